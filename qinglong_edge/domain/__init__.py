@@ -1,0 +1,1 @@
+"""Decide what happens next: pure values in, pure values out."""

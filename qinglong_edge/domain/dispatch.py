@@ -1,0 +1,397 @@
+"""Claim, start, renew, release, put back, complete, expire: the lease rule and the start barrier.
+
+The barrier: `start` moves a leased execution to `executing` and arms its recovery control; the
+store commits both in one transaction *before* `execute` is called. No event leads back from there
+to due: an action past the barrier ends by its own answer, by evidence, or by a person.
+
+The lease deadline decides when others may take over or look. It never decides who may speak after
+the barrier: only the fence (owner, token, version) does that.
+"""
+
+import enum
+from typing import NamedTuple
+
+from qinglong_edge.domain import ids, limits, recovery
+from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.execution import (
+    Dispatch,
+    Execution,
+    Fence,
+    Outcome,
+    Progress,
+    fence_of,
+    lease_expired,
+)
+from qinglong_edge.domain.machines import (
+    EXECUTION,
+    NOT_STARTED,
+    TERMINAL,
+    ControlStatus,
+    ExecutionEvent,
+    ExecutionStatus,
+)
+from qinglong_edge.domain.policy import PolicyFence
+from qinglong_edge.domain.recovery import Lease
+from qinglong_edge.domain.tick import Now
+
+
+class DispatchRefusal(enum.Enum):
+    """Name why an execution did not change."""
+
+    NOT_FOUND = "dispatch_not_found"
+    NOT_DUE = "not_due"
+    LEASED = "leased"
+    EXECUTING = "executing"
+    RECOVERY_REQUIRED = "recovery_required"
+    ALREADY_TERMINAL = "already_terminal"
+    ALREADY_STARTED = "already_started"
+    FENCE_REJECTED = "fence_rejected"
+    BINDING_CONFLICT = "binding_conflict"
+    MUTATION_DRIFT = "dispatch_mutation_conflict"
+
+
+class Claim(NamedTuple):
+    """Ask for the lease of one due dispatch."""
+
+    dispatch_id: str
+    owner: str
+    token: str
+    lease_ms: int
+
+
+class Start(NamedTuple):
+    """Ask for the barrier; approval and digest prove that the caller means this very action."""
+
+    dispatch_id: str
+    approval_request_id: str
+    action_digest: str
+    fence: Fence
+
+
+class Renew(NamedTuple):
+    """Ask for more time under a held fence; an expiry never moves closer."""
+
+    dispatch_id: str
+    fence: Fence
+    lease_ms: int
+
+
+class Release(NamedTuple):
+    """Let a leased dispatch go before its barrier.
+
+    `retry_after_ms` None blocks it; `spend` False gives the attempt back (W10).
+    """
+
+    dispatch_id: str
+    fence: Fence
+    mutation_id: str
+    result_code: str
+    retry_after_ms: int | None
+    spend: bool = True
+
+
+class PutBack(NamedTuple):
+    """Return an unreached item of a page: due now, attempt given back."""
+
+    dispatch_id: str
+    fence: Fence
+
+
+class Complete(NamedTuple):
+    """Record the handler's answer."""
+
+    dispatch_id: str
+    fence: Fence
+    mutation_id: str
+    outcome: Outcome
+    result_code: str
+
+
+class Expire(NamedTuple):
+    """Say that no answer came: hand the unknown outcome to recovery at once (W1)."""
+
+    dispatch_id: str
+    fence: Fence
+
+
+Answer = Changed[Progress] | Replayed[Progress] | DispatchRefusal
+
+NOT_REACHED = "not_reached"
+OWNER_DIED = "owner_died"
+ATTEMPTS_EXHAUSTED = "attempt_budget_exhausted"
+START_DEADLINE_PASSED = "start_deadline_passed"
+FENCE_CHANGED = "policy_fence_changed"
+CANCELLED = "cancelled_before_start"
+_STATUS = {
+    Outcome.SUCCEEDED: ExecutionStatus.SUCCEEDED,
+    Outcome.FAILED: ExecutionStatus.FAILED,
+    Outcome.INDETERMINATE: ExecutionStatus.BLOCKED,
+}
+
+
+def check_claim(event: Claim) -> Claim:
+    """Return the command with every field proven; raises `UsageError`."""
+    ids.check_ident(event.dispatch_id, "dispatch_id")
+    ids.check_ident(event.owner, "owner", most=limits.LEASE_NAME_CHARS_MAX)
+    ids.check_ident(event.token, "lease_token", most=limits.LEASE_NAME_CHARS_MAX)
+    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    return event
+
+
+def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answer:
+    """Lease a due dispatch, or block one whose budget or start deadline is spent."""
+    execution = before.execution
+    if execution.status in TERMINAL:
+        return DispatchRefusal.ALREADY_TERMINAL
+    if execution.status is ExecutionStatus.EXECUTING:
+        expired = lease_expired(execution, now)
+        return DispatchRefusal.RECOVERY_REQUIRED if expired else DispatchRefusal.EXECUTING
+    lease = execution.lease
+    if lease is not None and not lease_expired(execution, now):
+        mine = (lease.owner, lease.token) == (event.owner, event.token)
+        return Replayed(before) if mine else DispatchRefusal.LEASED
+    if execution.eligible_tick is None or execution.eligible_tick > now.tick:
+        return DispatchRefusal.NOT_DUE
+    if now.at_ms >= dispatch.start_deadline_ms:
+        return _block(before, ExecutionEvent.CLAIM, "claim", START_DEADLINE_PASSED, now)
+    if execution.attempt_count >= execution.max_attempts:
+        return _block(before, ExecutionEvent.CLAIM, "exhausted", ATTEMPTS_EXHAUSTED, now)
+    status = EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED)
+    expires = now.tick + event.lease_ms
+    return _next(
+        before,
+        now,
+        status=status,
+        attempt_count=execution.attempt_count + 1,
+        eligible_tick=expires,
+        lease=Lease(event.owner, event.token, now.tick, expires),
+        result_mutation_id=None,
+    )
+
+
+def start(
+    dispatch: Dispatch, before: Progress, event: Start, policy: PolicyFence, now: Now
+) -> Answer:
+    """Pass the barrier, or block: the last look at deadline and policy happens here (W2).
+
+    `policy` is the requester's fence as the same transaction reads it.
+    """
+    asked = (event.approval_request_id, event.action_digest)
+    if asked != (dispatch.approval_request_id, dispatch.action.action_digest):
+        return DispatchRefusal.BINDING_CONFLICT
+    execution = before.execution
+    if _started_by(before, event.fence) or _ended_by(
+        execution, f"start:{event.fence.version}", event.fence.version
+    ):
+        return Replayed(before)
+    if not EXECUTION.allows(execution.status, ExecutionEvent.START):
+        return DispatchRefusal.FENCE_REJECTED
+    if fence_of(execution) != event.fence or lease_expired(execution, now):
+        return DispatchRefusal.FENCE_REJECTED
+    if now.at_ms >= dispatch.start_deadline_ms:
+        return _block(before, ExecutionEvent.START, "start", START_DEADLINE_PASSED, now)
+    if policy != dispatch.fence:
+        return _block(before, ExecutionEvent.START, "start", FENCE_CHANGED, now)
+    started_at_ms = now.stamp(execution.updated_at_ms)
+    after = execution._replace(
+        status=EXECUTION.move(execution.status, ExecutionEvent.START, ExecutionStatus.EXECUTING),
+        version=execution.version + 1,
+        eligible_tick=None,
+        started_at_ms=started_at_ms,
+        updated_at_ms=started_at_ms,
+    )
+    next_scan = execution.eligible_tick if execution.eligible_tick is not None else now.tick
+    return Changed(Progress(after, recovery.arm(after.version, next_scan, started_at_ms)))
+
+
+def renew(before: Progress, event: Renew, now: Now) -> Answer:
+    """Prolong a held lease, expired or not, as long as nobody replaced it."""
+    execution, lease = before.execution, before.execution.lease
+    if lease is None or not EXECUTION.allows(execution.status, ExecutionEvent.RENEW):
+        return DispatchRefusal.FENCE_REJECTED
+    if fence_of(execution) == event.fence._replace(version=event.fence.version + 1):
+        return Replayed(before)
+    if fence_of(execution) != event.fence:
+        return DispatchRefusal.FENCE_REJECTED
+    expires = max(lease.expires_tick, now.tick + event.lease_ms)
+    prolonged = lease._replace(from_tick=now.tick, expires_tick=expires)
+    if execution.status is ExecutionStatus.LEASED:
+        return _next(before, now, lease=prolonged, eligible_tick=expires)
+    return _watched(before, prolonged, now)
+
+
+def expire(before: Progress, event: Expire, now: Now) -> Answer:
+    """End the lease of an execution that gave no answer; the outcome stays open."""
+    execution, lease = before.execution, before.execution.lease
+    if lease is None or not EXECUTION.allows(execution.status, ExecutionEvent.EXPIRE):
+        return DispatchRefusal.FENCE_REJECTED
+    if fence_of(execution) == event.fence._replace(version=event.fence.version + 1):
+        return Replayed(before)
+    if fence_of(execution) != event.fence:
+        return DispatchRefusal.FENCE_REJECTED
+    return _watched(before, lease._replace(from_tick=now.tick, expires_tick=now.tick), now)
+
+
+def release(before: Progress, event: Release, now: Now) -> Answer:
+    """Let go before the barrier: wait for a retry while the budget lasts, else block."""
+    execution = before.execution
+    if _ended_by(execution, event.mutation_id, event.fence.version):
+        same = execution.last_result_code == event.result_code
+        return Replayed(before) if same else DispatchRefusal.MUTATION_DRIFT
+    if execution.status is ExecutionStatus.EXECUTING:
+        return DispatchRefusal.ALREADY_STARTED
+    if not _held(execution, event.fence, ExecutionEvent.RELEASE):
+        return DispatchRefusal.FENCE_REJECTED
+    attempts = execution.attempt_count - (0 if event.spend else 1)
+    if event.retry_after_ms is None or attempts >= execution.max_attempts:
+        return _end(
+            before, ExecutionEvent.RELEASE, event.mutation_id, event.result_code, now=now
+        )
+    return _wait(before, ExecutionEvent.RELEASE, event, attempts, now=now)
+
+
+def put_back(before: Progress, event: PutBack, now: Now) -> Answer:
+    """Return an unreached item: eligible now, its attempt given back."""
+    execution = before.execution
+    mutation_id = f"put_back:{event.fence.version}"
+    if _ended_by(execution, mutation_id, event.fence.version):
+        return Replayed(before)
+    if not _held(execution, event.fence, ExecutionEvent.PUT_BACK):
+        return DispatchRefusal.FENCE_REJECTED
+    as_release = Release(event.dispatch_id, event.fence, mutation_id, NOT_REACHED, 0)
+    attempts = execution.attempt_count - 1
+    return _wait(before, ExecutionEvent.PUT_BACK, as_release, attempts, now=now)
+
+
+def complete(before: Progress, event: Complete, now: Now) -> Answer:
+    """Close an execution exactly once; the first verdict wins.
+
+    The lease deadline is deliberately not consulted: it decides when recovery may look, never who
+    may speak (ADR-0033, 6).
+    """
+    execution, control = before
+    if execution.status in TERMINAL:
+        if execution.result_mutation_id != event.mutation_id:
+            return DispatchRefusal.ALREADY_TERMINAL
+        same = (
+            execution.status is _STATUS[event.outcome]
+            and execution.last_result_code == event.result_code
+        )
+        return Replayed(before) if same else DispatchRefusal.MUTATION_DRIFT
+    if control is None or not _held(execution, event.fence, ExecutionEvent.COMPLETE):
+        return DispatchRefusal.FENCE_REJECTED
+    return _end(
+        before, ExecutionEvent.COMPLETE, event.mutation_id, event.result_code,
+        now=now, to=_STATUS[event.outcome],
+    )  # fmt: skip
+
+
+def cancel(before: Progress, cancel_id: str, now: Now) -> Answer:
+    """Block a dispatch that has not passed its barrier; a holder's start is then refused (W20)."""
+    execution = before.execution
+    if execution.result_mutation_id == cancel_id:
+        return Replayed(before)
+    if execution.status in TERMINAL:
+        return DispatchRefusal.ALREADY_TERMINAL
+    if execution.status not in NOT_STARTED:
+        return DispatchRefusal.ALREADY_STARTED
+    return _end(before, ExecutionEvent.CANCEL, cancel_id, CANCELLED, now=now)
+
+
+def void(before: Progress, code: str, now: Now) -> Progress:
+    """Block a dispatch that has not started, because time or history was reset."""
+    answer = _block(before, ExecutionEvent.VOID, "void", code, now)
+    return answer.after
+
+
+def retry_after_ms(attempt_count: int) -> int:
+    """Return how long a spent attempt waits: 1 s, doubling, at most a minute."""
+    doublings = min(max(attempt_count, 1) - 1, limits.RETRY_EXPONENT_MAX)
+    return min(limits.RETRY_MS_MAX, limits.RETRY_BASE_MS << doublings)
+
+
+def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
+    """Return how long to wait for a handler or plan that is not there: half the age, bounded."""
+    age_ms = max(0, now_at_ms - dispatch.created_at_ms)
+    return min(limits.WAITING_RETRY_MS_MAX, max(limits.WAITING_RETRY_MS_MIN, age_ms // 2))
+
+
+def _held(execution: Execution, fence: Fence, event: ExecutionEvent) -> bool:
+    return EXECUTION.allows(execution.status, event) and fence_of(execution) == fence
+
+
+def _started_by(before: Progress, fence: Fence) -> bool:
+    return (
+        before.execution.status is ExecutionStatus.EXECUTING
+        and before.control is not None
+        and before.control.status is not ControlStatus.RESOLVED
+        and fence_of(before.execution) == fence._replace(version=fence.version + 1)
+    )
+
+
+def _ended_by(execution: Execution, mutation_id: str, version: int) -> bool:
+    return execution.result_mutation_id == mutation_id and execution.version == version + 1
+
+
+def _next(before: Progress, now: Now, **changes: object) -> Changed[Progress]:
+    execution = before.execution
+    changes.setdefault("updated_at_ms", now.stamp(execution.updated_at_ms))
+    after = execution._replace(version=execution.version + 1, **changes)  # type: ignore[arg-type]
+    return Changed(before._replace(execution=after))
+
+
+def _watched(before: Progress, lease: Lease, now: Now) -> Changed[Progress]:
+    moved = _next(before, now, lease=lease).after
+    if moved.control is None:
+        return Changed(moved)
+    at_ms = moved.execution.updated_at_ms
+    control = recovery.rearm(moved.control, moved.execution.version, lease.expires_tick, at_ms)
+    return Changed(moved._replace(control=control))
+
+
+def _wait(
+    before: Progress, event: ExecutionEvent, why: Release, attempts: int, *, now: Now
+) -> Changed[Progress]:
+    return _next(
+        before,
+        now,
+        status=EXECUTION.move(before.execution.status, event, ExecutionStatus.RETRY_WAIT),
+        attempt_count=attempts,
+        eligible_tick=now.tick + (why.retry_after_ms or 0),
+        lease=None,
+        result_mutation_id=why.mutation_id,
+        last_result_code=why.result_code,
+    )
+
+
+def _block(
+    before: Progress, event: ExecutionEvent, prefix: str, code: str, now: Now
+) -> Changed[Progress]:
+    return _end(before, event, f"{prefix}:{before.execution.version}", code, now=now)
+
+
+def _end(  # noqa: PLR0913 - one private home for every way to end an execution
+    before: Progress,
+    event: ExecutionEvent,
+    mutation_id: str,
+    code: str,
+    *,
+    now: Now,
+    to: ExecutionStatus = ExecutionStatus.BLOCKED,
+) -> Changed[Progress]:
+    at_ms = now.stamp(before.execution.updated_at_ms, before.execution.started_at_ms)
+    ended = _next(
+        before,
+        now,
+        status=EXECUTION.move(before.execution.status, event, to),
+        eligible_tick=None,
+        lease=None,
+        result_mutation_id=mutation_id,
+        last_result_code=code,
+        completed_at_ms=at_ms,
+        updated_at_ms=at_ms,
+    ).after
+    if ended.control is None:
+        return Changed(ended)
+    control = recovery.close(ended.control, ended.execution.version, mutation_id, at_ms)
+    return Changed(ended._replace(control=control))

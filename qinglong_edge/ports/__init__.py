@@ -1,0 +1,1 @@
+"""Name what the inside asks of the outside: protocols only."""

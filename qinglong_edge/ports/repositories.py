@@ -1,0 +1,189 @@
+"""What the store offers; every method is one transaction, or one read.
+
+Every mutation answers a decision of its machine: `Changed`, `Replayed` or a refusal. It raises only
+`UnavailableError` (nothing changed, or `CommitUnknownError`: repeat the same call), `DamagedError`
+and `InvariantBroken`. The clock is read under the write lock, so no command carries a time.
+"""
+
+from typing import NamedTuple, Protocol
+
+from qinglong_edge.domain import approval as approvals
+from qinglong_edge.domain import dispatch as dispatches
+from qinglong_edge.domain.action import Plan
+from qinglong_edge.domain.canonical import Json, JsonObject
+from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.execution import Record
+from qinglong_edge.domain.paging import Cursor, Page
+from qinglong_edge.domain.policy import (
+    BindRole,
+    PolicyRefusal,
+    Project,
+    RoleBinding,
+    Subject,
+)
+from qinglong_edge.domain.tick import Boot, Now
+
+Stored = Changed[Record] | Replayed[Record]
+ApprovalAnswer = Stored | approvals.ApprovalRefusal
+DispatchAnswer = Stored | dispatches.DispatchRefusal
+
+
+class Listing(NamedTuple):
+    """Choose a list of actions: `queue` None lists all, newest first."""
+
+    queue: str | None
+    after: Cursor | None
+    limit: int
+
+
+class Instant(NamedTuple):
+    """Hold one reading of time for people: now, and the boots to translate ticks with."""
+
+    now: Now
+    boots: tuple[Boot, ...]
+
+
+class Backlog(NamedTuple):
+    """Count what waits, from the same indexes that the phases read."""
+
+    due: int
+    waiting: int
+    executing: int
+    pending: int
+    recovery_due: int
+    manual_required: int
+    oldest_age_ms: int
+
+
+class Approvals(Protocol):
+    """Keep approvals and their plans."""
+
+    def propose(self, event: approvals.Propose) -> ApprovalAnswer:
+        """Store a new request with its immutable plan and preview."""
+        ...
+
+    def decide(self, event: approvals.Decide) -> ApprovalAnswer:
+        """Approve or reject a pending request."""
+        ...
+
+    def consume(self, event: approvals.Consume) -> ApprovalAnswer:
+        """Spend an approved request: dispatch and execution are born in the same commit."""
+        ...
+
+    def approve_and_consume(
+        self, decision: approvals.Decide, consumption: approvals.Consume
+    ) -> ApprovalAnswer:
+        """Do both transitions in one commit; either both are stored or none is."""
+        ...
+
+    def cancel(
+        self, event: approvals.Cancel
+    ) -> ApprovalAnswer | dispatches.DispatchRefusal:
+        """Withdraw an open request, or block its dispatch before the barrier."""
+        ...
+
+    def find(self, approval_request_id: str) -> Record | None:
+        """Return the action of an approval id or a dispatch id."""
+        ...
+
+    def plan(self, approval_request_id: str) -> tuple[Plan, JsonObject] | None:
+        """Return the stored plan and preview, their digests verified; raises `DamagedError`."""
+        ...
+
+    def page(self, listing: Listing) -> Page[Record]:
+        """Return one keyset page; a damaged row is skipped and counted."""
+        ...
+
+
+class Dispatches(Protocol):
+    """Keep dispatches on their way to a verdict."""
+
+    def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
+        """Return one page of due dispatches in (eligible, action) order."""
+        ...
+
+    def claim_page(
+        self, claims: tuple[dispatches.Claim, ...], start: dispatches.Start | None = None
+    ) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
+        """Claim a page in one commit; `start` also passes the first item's barrier in it."""
+        ...
+
+    def start(self, event: dispatches.Start) -> DispatchAnswer:
+        """Pass the barrier: `executing` and the armed control in one commit."""
+        ...
+
+    def renew(self, event: dispatches.Renew) -> DispatchAnswer:
+        """Prolong a held lease."""
+        ...
+
+    def release(self, event: dispatches.Release) -> DispatchAnswer:
+        """Let a leased dispatch go before its barrier."""
+        ...
+
+    def put_back(self, events: tuple[dispatches.PutBack, ...]) -> tuple[DispatchAnswer, ...]:
+        """Return unreached items in one commit."""
+        ...
+
+    def expire(self, event: dispatches.Expire) -> DispatchAnswer:
+        """Hand an execution without an answer to recovery."""
+        ...
+
+    def complete(
+        self, event: dispatches.Complete, start: dispatches.Start | None = None
+    ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
+        """Record a verdict; `start` passes the next item's barrier in the same commit.
+
+        A refused start rolls back only itself.
+        """
+        ...
+
+    def settle_dead_owners(self, owner: str) -> int:
+        """Take over what earlier owners left; called once by an owner that begins a cycle.
+
+        Executing rows are expired, leased rows put back, the first of them with its attempt spent.
+        """
+        ...
+
+
+class Recoveries(Protocol):
+    """Keep what is past the barrier without a verdict."""
+
+    def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
+        """Return one page of expired executions whose next scan is due."""
+        ...
+
+
+class Policy(Protocol):
+    """Keep projects and role bindings."""
+
+    def resolve(self, project_id: str, subject: Subject) -> tuple[Project | None, RoleBinding | None]:
+        """Return the project and the subject's newest binding in one read."""
+        ...
+
+    def bind(self, event: BindRole) -> Changed[RoleBinding] | Replayed[RoleBinding] | PolicyRefusal:
+        """Append the next row of a role history."""
+        ...
+
+
+class Overview(Protocol):
+    """Answer questions about the store as a whole."""
+
+    def instant(self) -> Instant:
+        """Return the time as a reader sees it."""
+        ...
+
+    def backlog(self) -> Backlog:
+        """Return what waits."""
+        ...
+
+    def work_waits(self, owner: str) -> bool:
+        """Tell whether a cycle run by `owner` would write anything; the clock rule included."""
+        ...
+
+    def problems(self) -> list[Json]:
+        """Return what `verify` finds: bounded, and nothing is repaired."""
+        ...
+
+    def bytes_on_disk(self) -> int:
+        """Return the size of the database in bytes, its log apart."""
+        ...
