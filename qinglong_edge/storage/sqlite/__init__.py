@@ -1,0 +1,1 @@
+"""Keep the facts in one SQLite file that one process owns."""

@@ -1,0 +1,180 @@
+"""Dispatches on SQLite: every method is one transaction; the domain decides."""
+
+import sqlite3
+from collections.abc import Callable
+
+from qinglong_edge.domain import dispatch as rules
+from qinglong_edge.domain.decisions import Changed
+from qinglong_edge.domain.errors import DamagedError
+from qinglong_edge.domain.execution import Dispatch, Fence, Progress, Record, fence_of
+from qinglong_edge.domain.paging import Cursor, Page
+from qinglong_edge.ports.probe import Step
+from qinglong_edge.ports.repositories import DispatchAnswer
+from qinglong_edge.storage.sqlite import actions
+from qinglong_edge.storage.sqlite.actions import SQL
+from qinglong_edge.storage.sqlite.transaction import Database, Tx
+
+
+class SqliteDispatches:
+    """Keep dispatches on their way to a verdict in the one database."""
+
+    def __init__(self, database: Database) -> None:
+        """Work on an open database."""
+        self._database = database
+
+    def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
+        """Return one page of due dispatches in (eligible, action) order."""
+        return self._database.read(lambda tx: _list(tx, "list_due", "eligible_tick", after, limit))
+
+    def claim_page(
+        self, claims: tuple[rules.Claim, ...], start: rules.Start | None = None
+    ) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
+        """Claim a page in one commit; `start` also passes the first item's barrier in it."""
+        for event in claims:
+            rules.check_claim(event)
+
+        def page(tx: Tx) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
+            answers = tuple(_claim(tx, event) for event in claims)
+            return answers, None if start is None else _guarded_start(tx, start)
+
+        step = Step.CLAIM if start is None else Step.CLAIM_START
+        return self._database.write(step, page)
+
+    def start(self, event: rules.Start) -> DispatchAnswer:
+        """Pass the barrier: `executing` and the armed control in one commit."""
+        return self._database.write(Step.START, lambda tx: _start(tx, event))
+
+    def renew(self, event: rules.Renew) -> DispatchAnswer:
+        """Prolong a held lease."""
+        return self._apply(Step.RENEW, event.dispatch_id, lambda tx: _Moved(rules.renew, event, tx))
+
+    def release(self, event: rules.Release) -> DispatchAnswer:
+        """Let a leased dispatch go before its barrier."""
+        return self._apply(
+            Step.RELEASE, event.dispatch_id, lambda tx: _Moved(rules.release, event, tx)
+        )
+
+    def put_back(self, events: tuple[rules.PutBack, ...]) -> tuple[DispatchAnswer, ...]:
+        """Return unreached items in one commit."""
+
+        def page(tx: Tx) -> tuple[DispatchAnswer, ...]:
+            return tuple(
+                actions.apply(tx, event.dispatch_id, _Moved(rules.put_back, event, tx))
+                for event in events
+            )
+
+        return self._database.write(Step.PUT_BACK, page)
+
+    def expire(self, event: rules.Expire) -> DispatchAnswer:
+        """Hand an execution without an answer to recovery."""
+        return self._apply(
+            Step.EXPIRE, event.dispatch_id, lambda tx: _Moved(rules.expire, event, tx)
+        )
+
+    def complete(
+        self, event: rules.Complete, start: rules.Start | None = None
+    ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
+        """Record a verdict; `start` passes the next item's barrier in the same commit."""
+
+        def both(tx: Tx) -> tuple[DispatchAnswer, DispatchAnswer | None]:
+            done = actions.apply(tx, event.dispatch_id, _Moved(rules.complete, event, tx))
+            return done, None if start is None else _guarded_start(tx, start)
+
+        step = Step.COMPLETE if start is None else Step.COMPLETE_START
+        return self._database.write(step, both)
+
+    def settle_dead_owners(self, owner: str) -> int:
+        """Take over what earlier owners left, in one commit; return how many rows moved."""
+        return self._database.write(Step.SETTLE_OWNERS, lambda tx: _settle(tx, owner))
+
+    def _apply(
+        self, step: Step, dispatch_id: str, rule: Callable[[Tx], actions.Rule]
+    ) -> DispatchAnswer:
+        return self._database.write(step, lambda tx: actions.apply(tx, dispatch_id, rule(tx)))
+
+
+class SqliteRecoveries:
+    """Find what is past the barrier without a verdict."""
+
+    def __init__(self, database: Database) -> None:
+        """Work on an open database."""
+        self._database = database
+
+    def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
+        """Return one page of expired executions whose next scan is due."""
+        return self._database.read(
+            lambda tx: _list(tx, "list_recovery_due", "next_scan_tick", after, limit)
+        )
+
+
+class _Moved:
+    """Bind a rule of one execution to its event and this transaction's instant."""
+
+    def __init__(self, rule: Callable[..., rules.Answer], event: object, tx: Tx) -> None:
+        self._rule, self._event, self._tx = rule, event, tx
+
+    def __call__(self, _dispatch: Dispatch, before: Progress) -> rules.Answer:
+        return self._rule(before, self._event, self._tx.now)
+
+
+def _list(tx: Tx, name: str, order: str, after: Cursor | None, limit: int) -> Page[Record]:
+    start = after or Cursor(-1, -1)
+    return actions.page(
+        tx, name, limit, order, tick=tx.now.tick, after_order=start.order, after_key=start.key
+    )
+
+
+def _claim(tx: Tx, event: rules.Claim) -> DispatchAnswer:
+    return actions.apply(
+        tx, event.dispatch_id, lambda dispatch, before: rules.claim(dispatch, before, event, tx.now)
+    )
+
+
+def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
+    def rule(dispatch: Dispatch, before: Progress) -> rules.Answer:
+        seen = actions.fence(tx, dispatch.project_id, dispatch.requested_by)
+        if seen is None:
+            raise DamagedError("row_damaged", "a dispatch names a project that is not there")
+        return rules.start(dispatch, before, event, seen[1], tx.now)
+
+    return actions.apply(tx, event.dispatch_id, rule)
+
+
+def _guarded_start(tx: Tx, event: rules.Start) -> DispatchAnswer:
+    with tx.savepoint():
+        return _start(tx, event)
+
+
+def _settle(tx: Tx, owner: str) -> int:
+    moved = 0
+    now = tx.now
+    executing = tx.rows(SQL["executing_by_others"], owner=owner, tick=now.tick)
+    for dispatch_id, fence in _held(executing):
+        expiry = rules.Expire(dispatch_id, fence)
+        moved += _count(actions.apply(tx, dispatch_id, _Moved(rules.expire, expiry, tx)))
+    reached = True
+    for dispatch_id, fence in _held(tx.rows(SQL["leased_by_others"], owner=owner)):
+        if reached:
+            name = f"{rules.OWNER_DIED}:{fence.version}"
+            released = rules.Release(dispatch_id, fence, name, rules.OWNER_DIED, 0)
+            rule = _Moved(rules.release, released, tx)
+        else:
+            rule = _Moved(rules.put_back, rules.PutBack(dispatch_id, fence), tx)
+        reached = False
+        moved += _count(actions.apply(tx, dispatch_id, rule))
+    return moved
+
+
+def _held(found: list[sqlite3.Row]) -> list[tuple[str, Fence]]:
+    held = []
+    for record in actions.believable(found)[0]:
+        if record.dispatch is None or record.progress is None:
+            continue
+        fence = fence_of(record.progress.execution)
+        if fence is not None:
+            held.append((record.dispatch.dispatch_id, fence))
+    return held
+
+
+def _count(answer: DispatchAnswer) -> int:
+    return int(isinstance(answer, Changed))

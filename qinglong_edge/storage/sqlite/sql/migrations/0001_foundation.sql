@@ -1,0 +1,340 @@
+-- The whole schema, to read. Migrations build the same one; a test compares them.
+-- Words in CHECKs are the words of domain/machines.py; every legal tuple of a state is spelled out,
+-- each with IS NOT NULL, because a CHECK that yields NULL passes. Times named *_tick are ticks,
+-- times named *_at_ms are milliseconds for people; only deadline-time values stand in CHECKs.
+
+CREATE TABLE migrations (
+  number INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  sha256 TEXT NOT NULL CHECK (length(sha256) = 64)
+) STRICT;
+
+CREATE TABLE boots (
+  epoch INTEGER PRIMARY KEY CHECK (epoch BETWEEN 1 AND 2097151),
+  boot_id TEXT NOT NULL,
+  first_wall_ms INTEGER NOT NULL CHECK (first_wall_ms >= 0),
+  first_boot_ms INTEGER NOT NULL CHECK (first_boot_ms >= 0)
+) STRICT;
+
+CREATE TABLE clock (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  mark_ms INTEGER NOT NULL CHECK (mark_ms >= 0),
+  mark_epoch INTEGER NOT NULL CHECK (mark_epoch BETWEEN 1 AND 2097151),
+  mark_boot_ms INTEGER NOT NULL CHECK (mark_boot_ms >= 0),
+  seen_epoch INTEGER CHECK (seen_epoch BETWEEN 1 AND 2097151),
+  seen_boot_ms INTEGER CHECK (seen_boot_ms >= 0),
+  seen_wall_ms INTEGER CHECK (seen_wall_ms >= 0),
+  CHECK ((seen_epoch IS NULL) = (seen_boot_ms IS NULL) AND (seen_epoch IS NULL) = (seen_wall_ms IS NULL))
+) STRICT;
+
+CREATE TABLE projects (
+  key INTEGER PRIMARY KEY,
+  project_id TEXT NOT NULL UNIQUE CHECK (length(project_id) BETWEEN 1 AND 128),
+  name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 255),
+  slug TEXT NOT NULL UNIQUE CHECK (length(slug) BETWEEN 1 AND 128),
+  status TEXT NOT NULL CHECK (status IN ('active', 'archived')),
+  version INTEGER NOT NULL CHECK (version BETWEEN 1 AND 2147483647),
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE meta (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  state_id TEXT NOT NULL,
+  profile TEXT NOT NULL CHECK (profile IN ('edge', 'standalone')),
+  project INTEGER NOT NULL REFERENCES projects (key),
+  owner TEXT NOT NULL,
+  enable TEXT NOT NULL,
+  volatile INTEGER NOT NULL CHECK (volatile IN (0, 1)),
+  journal TEXT NOT NULL CHECK (journal IN ('wal', 'truncate')),
+  file_system TEXT NOT NULL,
+  created_at_ms INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE role_bindings (
+  project INTEGER NOT NULL REFERENCES projects (key),
+  subject TEXT NOT NULL CHECK (subject GLOB '?*:?*'),
+  version INTEGER NOT NULL CHECK (version BETWEEN 1 AND 2147483647),
+  state TEXT NOT NULL CHECK (state IN ('active', 'revoked')),
+  role TEXT CHECK (role IN ('owner', 'admin', 'operator', 'viewer')),
+  mutation_id TEXT NOT NULL,
+  changed_by TEXT NOT NULL CHECK (changed_by GLOB '?*:?*'),
+  created_at_ms INTEGER NOT NULL,
+  PRIMARY KEY (project, subject, version),
+  UNIQUE (project, mutation_id),
+  CHECK ((state = 'active') = (role IS NOT NULL)),
+  CHECK (NOT (subject GLOB 'agent:*' AND role IS NOT NULL AND role = 'owner'))
+) STRICT;
+
+CREATE TABLE identities (
+  key INTEGER PRIMARY KEY,
+  subject TEXT NOT NULL UNIQUE CHECK (subject GLOB 'user:?*' OR subject GLOB 'agent:?*'),
+  state TEXT NOT NULL CHECK (state IN ('active', 'disabled')),
+  version INTEGER NOT NULL CHECK (version BETWEEN 1 AND 2147483647),
+  password_scheme TEXT,
+  password_salt BLOB,
+  password_value BLOB,
+  token_digest BLOB UNIQUE CHECK (length(token_digest) = 32),
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL,
+  CHECK (
+    (subject GLOB 'user:*' AND password_scheme IS NOT NULL AND password_salt IS NOT NULL
+      AND password_value IS NOT NULL AND token_digest IS NULL)
+    OR (subject GLOB 'agent:*' AND password_scheme IS NULL AND password_salt IS NULL
+      AND password_value IS NULL AND token_digest IS NOT NULL)
+  )
+) STRICT;
+
+CREATE TABLE sessions (
+  session_id TEXT PRIMARY KEY,
+  token_digest BLOB NOT NULL UNIQUE CHECK (length(token_digest) = 32),
+  subject TEXT NOT NULL REFERENCES identities (subject),
+  assurance TEXT NOT NULL CHECK (assurance IN ('single_factor', 'multi_factor')),
+  authenticated_at_ms INTEGER NOT NULL,
+  authenticated_tick INTEGER NOT NULL,
+  expires_at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Every id that a client may draw, in one tree: unique across kinds, found by one lookup.
+CREATE TABLE ids (
+  id TEXT PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
+  kind TEXT NOT NULL CHECK (kind IN ('approval', 'decision', 'consumption', 'dispatch', 'cancel')),
+  action INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Approval and dispatch: one row, written forward only.
+CREATE TABLE actions (
+  key INTEGER PRIMARY KEY,
+  project INTEGER NOT NULL REFERENCES projects (key),
+  approval_request_id TEXT NOT NULL,
+  version INTEGER NOT NULL CHECK (version BETWEEN 1 AND 3),
+  state TEXT NOT NULL
+    CHECK (state IN ('pending', 'approved', 'rejected', 'consumed', 'cancelled', 'expired')),
+  permission TEXT NOT NULL,
+  action_type TEXT NOT NULL CHECK (length(action_type) BETWEEN 1 AND 64),
+  action_ref TEXT CHECK (length(action_ref) BETWEEN 1 AND 255),
+  action_digest BLOB NOT NULL CHECK (length(action_digest) = 32),
+  preview_digest BLOB NOT NULL CHECK (length(preview_digest) = 32),
+  risk TEXT NOT NULL CHECK (risk IN ('low', 'medium', 'high', 'critical')),
+  requested_by TEXT NOT NULL CHECK (requested_by GLOB '?*:?*'),
+  requested_at_ms INTEGER NOT NULL CHECK (requested_at_ms >= 0),
+  expires_at_ms INTEGER NOT NULL,
+  repeats TEXT,
+  decision_id TEXT,
+  approved INTEGER CHECK (approved IN (0, 1)),
+  decision_reason TEXT,
+  decided_by TEXT CHECK (decided_by GLOB 'user:?*' AND decided_by <> requested_by),
+  decided_at_ms INTEGER,
+  consumption_id TEXT,
+  dispatch_id TEXT,
+  consumed_by TEXT CHECK (consumed_by GLOB 'system:?*' OR consumed_by GLOB 'worker:?*'),
+  consumed_at_ms INTEGER,
+  fence_project_version INTEGER CHECK (fence_project_version >= 1),
+  fence_binding_version INTEGER CHECK (fence_binding_version >= 1),
+  cancel_id TEXT,
+  cancelled_by TEXT CHECK (cancelled_by GLOB '?*:?*'),
+  cancelled_at_ms INTEGER,
+  CHECK (expires_at_ms - requested_at_ms BETWEEN 1 AND 86400000),
+  CHECK (
+    (decision_id IS NULL AND approved IS NULL AND decision_reason IS NULL AND decided_by IS NULL
+      AND decided_at_ms IS NULL)
+    OR (decision_id IS NOT NULL AND approved IS NOT NULL AND decision_reason IS NOT NULL
+      AND decided_by IS NOT NULL AND decided_at_ms IS NOT NULL)
+  ),
+  CHECK (
+    (consumption_id IS NULL AND dispatch_id IS NULL AND consumed_by IS NULL
+      AND consumed_at_ms IS NULL AND fence_project_version IS NULL
+      AND fence_binding_version IS NULL)
+    OR (consumption_id IS NOT NULL AND dispatch_id IS NOT NULL AND consumed_by IS NOT NULL
+      AND consumed_at_ms IS NOT NULL AND fence_project_version IS NOT NULL)
+  ),
+  CHECK (
+    (cancel_id IS NULL AND cancelled_by IS NULL AND cancelled_at_ms IS NULL)
+    OR (cancel_id IS NOT NULL AND cancelled_by IS NOT NULL AND cancelled_at_ms IS NOT NULL)
+  ),
+  CHECK (
+    (state = 'pending' AND version = 1 AND decision_id IS NULL AND consumption_id IS NULL
+      AND cancel_id IS NULL)
+    OR (state = 'approved' AND version = 2 AND approved IS NOT NULL AND approved = 1
+      AND consumption_id IS NULL AND cancel_id IS NULL)
+    OR (state = 'rejected' AND version = 2 AND approved IS NOT NULL AND approved = 0
+      AND consumption_id IS NULL AND cancel_id IS NULL)
+    OR (state = 'consumed' AND version = 3 AND approved IS NOT NULL AND approved = 1
+      AND consumption_id IS NOT NULL)
+    OR (state = 'cancelled' AND consumption_id IS NULL AND cancel_id IS NOT NULL
+      AND ((version = 2 AND decision_id IS NULL)
+        OR (version = 3 AND approved IS NOT NULL AND approved = 1)))
+    OR (state = 'expired' AND consumption_id IS NULL AND cancel_id IS NULL
+      AND ((version = 2 AND decision_id IS NULL)
+        OR (version = 3 AND approved IS NOT NULL AND approved = 1)))
+  )
+) STRICT;
+
+CREATE INDEX actions_open ON actions (project, expires_at_ms)
+  WHERE state IN ('pending', 'approved');
+
+-- Execution and recovery control: one row, because every verdict writes both.
+-- The control's execution version is the row's version; its resolution id is the row's result id.
+CREATE TABLE executions (
+  action INTEGER PRIMARY KEY REFERENCES actions (key),
+  status TEXT NOT NULL CHECK (status IN
+    ('pending', 'leased', 'executing', 'retry_wait', 'succeeded', 'failed', 'blocked')),
+  version INTEGER NOT NULL CHECK (version BETWEEN 0 AND 2147483647),
+  attempt_count INTEGER NOT NULL CHECK (attempt_count BETWEEN 0 AND max_attempts),
+  max_attempts INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 16),
+  eligible_tick INTEGER,
+  lease_owner TEXT CHECK (length(lease_owner) BETWEEN 1 AND 128),
+  lease_token TEXT CHECK (length(lease_token) BETWEEN 1 AND 128),
+  lease_from_tick INTEGER,
+  lease_expires_tick INTEGER,
+  started_at_ms INTEGER,
+  result_mutation_id TEXT CHECK (length(result_mutation_id) BETWEEN 1 AND 64),
+  last_result_code TEXT CHECK (length(last_result_code) BETWEEN 1 AND 64),
+  completed_at_ms INTEGER,
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL,
+  control_status TEXT
+    CHECK (control_status IN ('armed', 'leased', 'manual_required', 'resolved')),
+  control_version INTEGER CHECK (control_version BETWEEN 0 AND 2147483647),
+  next_scan_tick INTEGER,
+  scan_owner TEXT CHECK (length(scan_owner) BETWEEN 1 AND 128),
+  scan_token TEXT CHECK (length(scan_token) BETWEEN 1 AND 128),
+  scan_from_tick INTEGER,
+  scan_expires_tick INTEGER,
+  finding_count INTEGER CHECK (finding_count BETWEEN 0 AND 2147483647),
+  finding_mutation_id TEXT,
+  finding TEXT CHECK (finding IN ('verified_succeeded', 'verified_failed', 'still_running',
+    'missing', 'conflict', 'unsupported', 'unavailable')),
+  finding_code TEXT CHECK (length(finding_code) BETWEEN 1 AND 64),
+  evidence_digest BLOB CHECK (length(evidence_digest) = 32),
+  control_updated_at_ms INTEGER,
+  CHECK (
+    (lease_owner IS NULL AND lease_token IS NULL AND lease_from_tick IS NULL
+      AND lease_expires_tick IS NULL)
+    OR (lease_owner IS NOT NULL AND lease_token IS NOT NULL AND lease_from_tick IS NOT NULL
+      AND lease_expires_tick IS NOT NULL
+      AND lease_expires_tick - lease_from_tick BETWEEN 0 AND 600000)
+  ),
+  CHECK (
+    (scan_owner IS NULL AND scan_token IS NULL AND scan_from_tick IS NULL
+      AND scan_expires_tick IS NULL)
+    OR (scan_owner IS NOT NULL AND scan_token IS NOT NULL AND scan_from_tick IS NOT NULL
+      AND scan_expires_tick IS NOT NULL
+      AND scan_expires_tick - scan_from_tick BETWEEN 0 AND 600000)
+  ),
+  CHECK (
+    (status = 'pending' AND version = 0 AND attempt_count = 0 AND eligible_tick IS NOT NULL
+      AND lease_owner IS NULL AND started_at_ms IS NULL AND result_mutation_id IS NULL
+      AND last_result_code IS NULL AND completed_at_ms IS NULL AND control_status IS NULL)
+    OR (status = 'leased' AND attempt_count >= 1 AND eligible_tick IS NOT NULL
+      AND lease_expires_tick IS NOT NULL AND eligible_tick = lease_expires_tick
+      AND started_at_ms IS NULL AND result_mutation_id IS NULL AND completed_at_ms IS NULL
+      AND control_status IS NULL)
+    OR (status = 'executing' AND attempt_count >= 1 AND eligible_tick IS NULL
+      AND lease_owner IS NOT NULL AND started_at_ms IS NOT NULL AND result_mutation_id IS NULL
+      AND completed_at_ms IS NULL AND control_status IS NOT NULL
+      AND control_status IN ('armed', 'leased', 'manual_required'))
+    OR (status = 'retry_wait' AND attempt_count < max_attempts AND eligible_tick IS NOT NULL
+      AND lease_owner IS NULL AND started_at_ms IS NULL AND result_mutation_id IS NOT NULL
+      AND last_result_code IS NOT NULL AND completed_at_ms IS NULL AND control_status IS NULL)
+    OR (status IN ('succeeded', 'failed') AND eligible_tick IS NULL AND lease_owner IS NULL
+      AND started_at_ms IS NOT NULL AND result_mutation_id IS NOT NULL
+      AND last_result_code IS NOT NULL AND completed_at_ms IS NOT NULL
+      AND control_status IS NOT NULL AND control_status = 'resolved')
+    OR (status = 'blocked' AND eligible_tick IS NULL AND lease_owner IS NULL
+      AND result_mutation_id IS NOT NULL AND last_result_code IS NOT NULL
+      AND completed_at_ms IS NOT NULL
+      AND ((started_at_ms IS NULL AND control_status IS NULL)
+        OR (started_at_ms IS NOT NULL AND control_status IS NOT NULL
+          AND control_status = 'resolved')))
+  ),
+  CHECK (
+    (control_status IS NULL AND control_version IS NULL AND next_scan_tick IS NULL
+      AND scan_owner IS NULL AND finding_count IS NULL AND finding IS NULL
+      AND control_updated_at_ms IS NULL)
+    OR (control_status IS NOT NULL AND control_version IS NOT NULL
+      AND finding_count IS NOT NULL AND control_updated_at_ms IS NOT NULL
+      AND ((control_status = 'armed' AND next_scan_tick IS NOT NULL AND scan_owner IS NULL)
+        OR (control_status = 'leased' AND next_scan_tick IS NOT NULL
+          AND scan_expires_tick IS NOT NULL AND next_scan_tick = scan_expires_tick)
+        OR (control_status IN ('manual_required', 'resolved') AND next_scan_tick IS NULL
+          AND scan_owner IS NULL)))
+  ),
+  CHECK (
+    (finding IS NULL AND finding_mutation_id IS NULL AND finding_code IS NULL
+      AND evidence_digest IS NULL AND (finding_count IS NULL OR finding_count = 0))
+    OR (finding IS NOT NULL AND finding_mutation_id IS NOT NULL AND finding_code IS NOT NULL
+      AND finding_count IS NOT NULL AND finding_count >= 1)
+  )
+) STRICT;
+
+CREATE INDEX executions_due ON executions (eligible_tick) WHERE eligible_tick IS NOT NULL;
+CREATE INDEX executions_scan ON executions (next_scan_tick) WHERE next_scan_tick IS NOT NULL;
+CREATE INDEX executions_manual ON executions (action) WHERE control_status = 'manual_required';
+
+CREATE TABLE plans (
+  action INTEGER PRIMARY KEY REFERENCES actions (key),
+  body BLOB NOT NULL CHECK (length(body) BETWEEN 2 AND 32768),
+  preview BLOB NOT NULL CHECK (length(preview) BETWEEN 2 AND 16384)
+) STRICT;
+
+-- Deleting is possible only while this one row stands, inside the transaction that prunes.
+CREATE TABLE prune_permit (one INTEGER PRIMARY KEY CHECK (one = 1)) STRICT;
+
+CREATE TRIGGER actions_identity_is_immutable BEFORE UPDATE OF
+  key, project, approval_request_id, permission, action_type, action_ref, action_digest,
+  preview_digest, risk, requested_by, requested_at_ms, expires_at_ms, repeats ON actions
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+
+CREATE TRIGGER actions_facts_are_immutable BEFORE UPDATE ON actions
+WHEN (OLD.decision_id IS NOT NULL AND (
+    NEW.decision_id IS NOT OLD.decision_id OR NEW.approved IS NOT OLD.approved
+    OR NEW.decision_reason IS NOT OLD.decision_reason OR NEW.decided_by IS NOT OLD.decided_by
+    OR NEW.decided_at_ms IS NOT OLD.decided_at_ms))
+  OR (OLD.consumption_id IS NOT NULL AND (
+    NEW.consumption_id IS NOT OLD.consumption_id OR NEW.dispatch_id IS NOT OLD.dispatch_id
+    OR NEW.consumed_by IS NOT OLD.consumed_by OR NEW.consumed_at_ms IS NOT OLD.consumed_at_ms
+    OR NEW.fence_project_version IS NOT OLD.fence_project_version
+    OR NEW.fence_binding_version IS NOT OLD.fence_binding_version))
+  OR (OLD.cancel_id IS NOT NULL AND (
+    NEW.cancel_id IS NOT OLD.cancel_id OR NEW.cancelled_by IS NOT OLD.cancelled_by
+    OR NEW.cancelled_at_ms IS NOT OLD.cancelled_at_ms))
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+
+CREATE TRIGGER actions_move_by_the_table BEFORE UPDATE ON actions
+WHEN (OLD.state, NEW.state) NOT IN (VALUES
+    ('pending', 'approved'), ('pending', 'rejected'), ('pending', 'cancelled'),
+    ('pending', 'expired'), ('approved', 'consumed'), ('approved', 'cancelled'),
+    ('approved', 'expired'), ('consumed', 'consumed'))
+  OR NEW.version <> OLD.version + (OLD.state <> NEW.state)
+BEGIN SELECT RAISE(ABORT, 'no such transition'); END;
+
+CREATE TRIGGER executions_move_by_the_table BEFORE UPDATE ON executions
+WHEN (OLD.status, NEW.status) NOT IN (VALUES
+    ('pending', 'leased'), ('pending', 'blocked'), ('retry_wait', 'leased'),
+    ('retry_wait', 'blocked'), ('leased', 'leased'), ('leased', 'retry_wait'),
+    ('leased', 'blocked'), ('leased', 'executing'), ('executing', 'executing'),
+    ('executing', 'succeeded'), ('executing', 'failed'), ('executing', 'blocked'))
+  OR NEW.version NOT IN (OLD.version, OLD.version + 1)
+  OR (NEW.version = OLD.version AND NEW.status <> OLD.status)
+  OR NEW.action <> OLD.action OR NEW.created_at_ms <> OLD.created_at_ms
+  OR (OLD.started_at_ms IS NOT NULL AND NEW.started_at_ms IS NOT OLD.started_at_ms)
+BEGIN SELECT RAISE(ABORT, 'no such transition'); END;
+
+CREATE TRIGGER plans_are_immutable BEFORE UPDATE ON plans
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER role_bindings_are_immutable BEFORE UPDATE ON role_bindings
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER ids_are_immutable BEFORE UPDATE ON ids
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+
+CREATE TRIGGER actions_stay BEFORE DELETE ON actions
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER executions_stay BEFORE DELETE ON executions
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER plans_stay BEFORE DELETE ON plans
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER ids_stay BEFORE DELETE ON ids
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER role_bindings_stay BEFORE DELETE ON role_bindings
+BEGIN SELECT RAISE(ABORT, 'no permit'); END;

@@ -1,0 +1,56 @@
+"""Look for damage, page by page, and name it; nothing is repaired (cli `verify`)."""
+
+import sqlite3
+
+from qinglong_edge.domain.canonical import Json, JsonObject
+from qinglong_edge.domain.errors import DamagedError
+from qinglong_edge.storage.sqlite import meta
+from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
+from qinglong_edge.storage.sqlite.transaction import Database, Tx
+
+PROBLEMS_MAX = 100
+_PAGE = 64
+
+
+def problems(database: Database) -> list[Json]:
+    """Return at most 100 problems: of the file, its references, its rows, its plans."""
+    found: list[Json] = [*database.read(_file_problems)]
+    approvals = SqliteApprovals(database)
+    after = 0
+    while len(found) < PROBLEMS_MAX:
+        page = database.read(lambda tx, after=after: _page(tx, after))  # type: ignore[misc]
+        for row in page:
+            problem = _action_problem(approvals, row)
+            if problem is not None:
+                found.append({"row": row["key"], "problem": problem})
+        if len(page) < _PAGE:
+            break
+        after = page[-1]["key"]
+    return found[:PROBLEMS_MAX]
+
+
+def _page(tx: Tx, after_key: int) -> list[sqlite3.Row]:
+    return tx.rows(meta.SQL["suspicious_plans"], after_key=after_key, limit=_PAGE)
+
+
+def _file_problems(tx: Tx) -> list[JsonObject]:
+    found: list[JsonObject] = []
+    for row in tx.rows(f"PRAGMA integrity_check({PROBLEMS_MAX})"):
+        if row[0] != "ok":
+            found.append({"row": None, "problem": "database_integrity"})
+    for row in tx.rows("PRAGMA foreign_key_check"):
+        found.append({"row": row[1], "problem": f"dangling_reference_in_{row[0]}"})
+    return found
+
+
+def _action_problem(approvals: SqliteApprovals, row: sqlite3.Row) -> str | None:
+    if row["plan"] is None:
+        return "plan_missing"
+    try:
+        record = approvals.find(row["id"])
+        if record is None or record.approval.approval_request_id != row["id"]:
+            return "id_missing"
+        approvals.plan(row["id"])
+    except DamagedError as error:
+        return error.code
+    return None
