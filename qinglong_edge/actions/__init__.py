@@ -1,0 +1,1 @@
+"""Hold the action types that this build carries."""

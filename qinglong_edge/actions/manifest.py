@@ -1,0 +1,196 @@
+"""Say which action types may be reached on this machine: STATE/manifest.json.
+
+What is not listed there is not reachable, and no file means that nothing is. The file is
+
+    {"schema_version": 1, "enabled": [TYPE...],
+     "deadlines_ms": {TYPE: {"inspect": N?, "execute": N?}}?}
+
+in exactly that shape, at most 16 KiB, private to the owner of STATE. A file that cannot be believed
+is an error, never an empty manifest.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from qinglong_edge.domain import ids, limits
+from qinglong_edge.domain.action import ACTION_TYPES
+from qinglong_edge.domain.canonical import Fields, Json, canonical_bytes, parse_object
+from qinglong_edge.domain.errors import DamagedError, UnavailableError, UsageError
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_BYTES_MAX = 16_384
+MANIFEST_SCHEMA_VERSION = 1
+
+_NEW_NAME = ".manifest.json.new"
+_PRIVATE_FILE = 0o600
+
+
+class Deadlines(NamedTuple):
+    """Bound the handler calls of one type, in milliseconds; None means the default."""
+
+    inspect_ms: int | None = None
+    execute_ms: int | None = None
+
+
+class Manifest(NamedTuple):
+    """Hold the enabled types, sorted, and the deadlines that differ from the default.
+
+    The `execute` deadline of `shell.exec` has no effect: it follows from each plan's own timeout.
+    """
+
+    enabled: tuple[str, ...] = ()
+    deadlines: Mapping[str, Deadlines] = {}
+
+    def inspect_deadline_ms(self, action_type: str) -> int:
+        """Return how long `inspect` of a type may take."""
+        found = self.deadlines.get(action_type, Deadlines()).inspect_ms
+        return limits.HANDLER_DEADLINE_MS_DEFAULT if found is None else found
+
+    def execute_deadline_ms(self, action_type: str) -> int:
+        """Return how long `execute` of a type may take where its plan does not say it."""
+        found = self.deadlines.get(action_type, Deadlines()).execute_ms
+        return limits.HANDLER_DEADLINE_MS_DEFAULT if found is None else found
+
+
+EMPTY = Manifest()
+
+
+def check_manifest(manifest: Manifest) -> Manifest:
+    """Return the manifest sorted and proven; raises `UsageError`."""
+    return parse_manifest(manifest_bytes(manifest))
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Read the exact shape; raises `UsageError`."""
+    fields = Fields(parse_object(data, "manifest", most=MANIFEST_BYTES_MAX), "manifest")
+    version = fields.take("schema_version")
+    ids.check_int(version, "manifest.schema_version", least=1, most=MANIFEST_SCHEMA_VERSION)
+    enabled = fields.take("enabled")
+    deadlines = fields.maybe("deadlines_ms", {})
+    fields.done()
+    if not isinstance(enabled, list):
+        raise ids.invalid("manifest.enabled", "must be a list")
+    if not isinstance(deadlines, Mapping):
+        raise ids.invalid("manifest.deadlines_ms", "must be an object")
+    types = _check_types(enabled, "manifest.enabled")
+    named = _check_types(deadlines, "manifest.deadlines_ms")
+    return Manifest(types, {name: _parse_deadlines(deadlines[name]) for name in named})
+
+
+def _check_types(values: Iterable[Json], field: str) -> tuple[str, ...]:
+    names = []
+    for value in values:
+        if not isinstance(value, str) or value not in ACTION_TYPES:
+            raise ids.invalid(field, "names an unknown action type")
+        names.append(value)
+    if len(set(names)) != len(names):
+        raise ids.invalid(field, "names a type twice")
+    return tuple(sorted(names))
+
+
+def _parse_deadlines(value: Json) -> Deadlines:
+    fields = Fields(value, "manifest.deadlines_ms")
+    inspect, execute = fields.maybe("inspect"), fields.maybe("execute")
+    fields.done()
+    return Deadlines(_parse_length(inspect), _parse_length(execute))
+
+
+def _parse_length(value: Json) -> int | None:
+    if value is None:
+        return None
+    most = limits.HANDLER_DEADLINE_MS_MAX
+    return ids.check_int(value, "manifest.deadlines_ms", least=1, most=most)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return the bytes of the file: the same manifest gives the same bytes."""
+    body: dict[str, Json] = {
+        "schema_version": MANIFEST_SCHEMA_VERSION,
+        "enabled": sorted(manifest.enabled),
+    }
+    if manifest.deadlines:
+        body["deadlines_ms"] = {
+            name: _deadlines_json(manifest.deadlines[name]) for name in sorted(manifest.deadlines)
+        }
+    return canonical_bytes(body) + b"\n"
+
+
+def _deadlines_json(deadlines: Deadlines) -> Json:
+    both = {"inspect": deadlines.inspect_ms, "execute": deadlines.execute_ms}
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def read_manifest(state_dir: str) -> Manifest:
+    """Return the manifest of a state directory; a missing file enables nothing.
+
+    Raises `DamagedError` (`manifest_damaged`) for a link, a foreign or widely writable file, or
+    any other shape; `UnavailableError` (`manifest_unreadable`) where the machine cannot read it.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    path = os.path.join(state_dir, MANIFEST_NAME)
+    try:
+        _check_private(os.lstat(path))
+        fd = os.open(path, flags)
+        try:
+            _check_private(os.fstat(fd))
+            data = os.read(fd, MANIFEST_BYTES_MAX + 1)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return EMPTY
+    except OSError as error:
+        raise UnavailableError("manifest_unreadable", "the manifest cannot be read") from error
+    try:
+        return parse_manifest(data)
+    except UsageError as error:
+        raise DamagedError("manifest_damaged", f"the manifest: {error.message}") from error
+
+
+def _check_private(found: os.stat_result) -> None:
+    wide = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or wide:
+        raise DamagedError(
+            "manifest_damaged", "the manifest is not a regular file that only its owner may write"
+        )
+
+
+def write_manifest(state_dir: str, manifest: Manifest) -> None:
+    """Replace the manifest: after a crash either the old file or the new one is there.
+
+    The caller holds the lock of the state. Raises `UsageError` for what is no manifest, and
+    `UnavailableError` (`manifest_not_written`): the old file stands, or, where only the last sync
+    failed, the new one may; writing the same again settles it.
+    """
+    data = manifest_bytes(check_manifest(manifest))
+    try:
+        directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _replace(directory, data)
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise UnavailableError("manifest_not_written", "the manifest cannot be written") from error
+
+
+def _replace(directory: int, data: bytes) -> None:
+    with suppress(FileNotFoundError):  # what a crash left
+        os.unlink(_NEW_NAME, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(_NEW_NAME, flags, _PRIVATE_FILE, dir_fd=directory)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(_NEW_NAME, MANIFEST_NAME, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(_NEW_NAME, dir_fd=directory)
+        raise

@@ -1,0 +1,79 @@
+"""Find the handler of a type: carried by this build and enabled by the manifest, or none."""
+
+import enum
+from collections.abc import Iterable
+
+from qinglong_edge.actions.manifest import Manifest
+from qinglong_edge.domain.action import ACTION_TYPES
+from qinglong_edge.domain.canonical import JsonObject
+from qinglong_edge.domain.errors import InvariantBroken, RefusedError, UsageError
+from qinglong_edge.ports.handlers import ActionHandler
+
+
+class Reach(enum.StrEnum):
+    """Name how far a type can be reached here."""
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    NOT_AVAILABLE = "not_available"
+
+
+class Registry:
+    """Hold the handlers of this build behind one manifest; immutable, so any thread may ask."""
+
+    def __init__(self, manifest: Manifest, handlers: Iterable[ActionHandler]) -> None:
+        """Take one handler a type; a second one or an unknown type is `InvariantBroken`."""
+        self._manifest = manifest
+        self._carried: dict[str, ActionHandler] = {}
+        for handler in handlers:
+            name = handler.action_type
+            if name not in ACTION_TYPES or name in self._carried:
+                raise InvariantBroken(f"two handlers of one type, or of none: {name}")
+            self._carried[name] = handler
+
+    def find(self, action_type: str) -> ActionHandler | None:
+        """Return the handler of an enabled type, or None."""
+        if self.reach(action_type) is not Reach.ENABLED:
+            return None
+        return self._carried[action_type]
+
+    def inspect_deadline_ms(self, action_type: str) -> int:
+        """Return how long `inspect` of this type may take."""
+        return self._manifest.inspect_deadline_ms(action_type)
+
+    def require(self, action_type: str) -> ActionHandler:
+        """Return the handler of a type that somebody wants to propose.
+
+        Raises `UsageError` (`unknown_action_type`), or `RefusedError`: `handler_not_available`
+        where this build carries none, `handler_not_enabled` where the manifest does not list it.
+        """
+        details = {"action_type": action_type[:64]}
+        if action_type not in ACTION_TYPES:
+            raise UsageError("unknown_action_type", "no such action type")
+        reach = self.reach(action_type)
+        if reach is Reach.NOT_AVAILABLE:
+            message = f"{action_type}: not carried by this build"
+            raise RefusedError("handler_not_available", message, {**details})
+        if reach is Reach.DISABLED:
+            message = f"{action_type}: not enabled on this machine"
+            raise RefusedError("handler_not_enabled", message, {**details})
+        return self._carried[action_type]
+
+    def reach(self, action_type: str) -> Reach:
+        """Tell how far a type can be reached; an unknown one is not available."""
+        if action_type not in self._carried:
+            return Reach.NOT_AVAILABLE
+        return Reach.ENABLED if action_type in self._manifest.enabled else Reach.DISABLED
+
+    def describe(self) -> list[JsonObject]:
+        """Return one row for every action type, by name."""
+        return [
+            {
+                "action_type": name,
+                "permission": kind.permission,
+                "capability": kind.capability.value,
+                "least_risk": kind.least_risk.value,
+                "state": self.reach(name).value,
+            }
+            for name, kind in sorted(ACTION_TYPES.items())
+        ]

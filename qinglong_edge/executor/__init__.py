@@ -1,0 +1,1 @@
+"""Touch the machine: clocks, processes, logs."""
