@@ -1,0 +1,1 @@
+"""Drive one bounded cycle after another."""
