@@ -1,0 +1,1 @@
+"""Say what each command does, given an engine and checked arguments."""

@@ -1,0 +1,68 @@
+"""The reading half of the `recovery` commands: what has no known outcome, and since when."""
+
+from qinglong_edge.commands import views
+from qinglong_edge.commands.actions import visible
+from qinglong_edge.commands.authority import require
+from qinglong_edge.commands.engine import Answer, Caller, Engine
+from qinglong_edge.commands.refusals import refused
+from qinglong_edge.domain import ids
+from qinglong_edge.domain.action import ACTION_TYPES
+from qinglong_edge.domain.canonical import Fields, Json, JsonObject
+from qinglong_edge.domain.dispatch import DispatchRefusal
+from qinglong_edge.domain.execution import Record
+from qinglong_edge.domain.paging import check_limit, cursor_text, parse_cursor
+from qinglong_edge.ports.repositories import Instant, Listing
+
+QUEUES = {"due": "recovery_due", "manual": "manual_required"}
+
+
+def list_(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
+    """List what waits for evidence (`due`) or for a person (`manual`), oldest first."""
+    fields = Fields(args, "recovery")
+    queue, limit, cursor = fields.take("queue"), fields.take("limit"), fields.take("cursor")
+    fields.done()
+    if queue not in QUEUES:
+        raise ids.invalid("queue", "must be due or manual")
+    after = None if cursor is None else parse_cursor(str(cursor))
+    authorized = require(engine, caller, "project.read")
+    page = engine.approvals.page(Listing(QUEUES[str(queue)], after, check_limit(limit)))
+    instant = engine.overview.instant()
+    items: list[Json] = [
+        _row(record, instant) for record in page.items if visible(record, authorized)
+    ]
+    body: dict[str, Json] = {"items": items, "next_cursor": cursor_text(page.cursor)}
+    if page.damaged:
+        body["damaged"] = page.damaged
+    return Answer(body)
+
+
+def show(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
+    """Show one action past its barrier, with what may settle it."""
+    fields = Fields(args, "recovery")
+    name = ids.check_ident(fields.take("id"), "id")
+    fields.done()
+    authorized = require(engine, caller, "project.read")
+    record = engine.approvals.find(name)
+    if record is None or record.dispatch is None or not visible(record, authorized):
+        raise refused(DispatchRefusal.NOT_FOUND)
+    instant = engine.overview.instant()
+    return Answer({**views.action(record, instant), "settled_by": _settled_by(record)})
+
+
+def _row(record: Record, instant: Instant) -> JsonObject:
+    row = dict(views.row(record, instant))
+    execution = None if record.progress is None else record.progress.execution
+    started_at_ms = None if execution is None else execution.started_at_ms
+    control = None if record.progress is None else record.progress.control
+    row["started_at_ms"] = started_at_ms
+    row["age_ms"] = None if started_at_ms is None else max(0, instant.now.at_ms - started_at_ms)
+    row["finding_count"] = 0 if control is None else control.finding_count
+    row["settled_by"] = _settled_by(record)
+    return row
+
+
+def _settled_by(record: Record) -> str:
+    """Name what may end an unknown outcome of this type; never a second execution."""
+    known = ACTION_TYPES.get(record.approval.action.action_type)
+    automatic = known is not None and known.capability.value == "automatic"
+    return "evidence_or_person" if automatic else "person"

@@ -1,0 +1,45 @@
+"""Turn a machine's refusal into the error a caller sees: code, one sentence, next step."""
+
+from qinglong_edge.domain.approval import ApprovalRefusal
+from qinglong_edge.domain.dispatch import DispatchRefusal
+from qinglong_edge.domain.errors import Details, RefusedError
+from qinglong_edge.domain.identity import IdentityRefusal
+from qinglong_edge.domain.policy import PolicyRefusal
+
+Refusal = ApprovalRefusal | DispatchRefusal | IdentityRefusal | PolicyRefusal
+
+_SENTENCES = {
+    ApprovalRefusal.NOT_FOUND: "there is no such action",
+    ApprovalRefusal.EXPIRED: "the request has expired; propose it again",
+    ApprovalRefusal.VERSION_CONFLICT: "somebody else decided first; look with `action show`",
+    ApprovalRefusal.STATE_CONFLICT: "the request is not in a state that allows this",
+    ApprovalRefusal.MUTATION_DRIFT: "this id was used before with another meaning",
+    ApprovalRefusal.FENCE_CHANGED: "roles changed meanwhile; repeat the command",
+    ApprovalRefusal.SELF_DECISION: "nobody decides their own request",
+    ApprovalRefusal.HUMAN_REQUIRED: "only a user decides",
+    ApprovalRefusal.DIGEST_MISMATCH: "the request holds another digest than the one given",
+    ApprovalRefusal.TOO_MANY_PENDING: "too many requests are open; decide or cancel some first",
+    ApprovalRefusal.REPEATS_REQUIRED: (
+        "an action with this digest has an unknown outcome; name its dispatch with --repeats"
+    ),
+    ApprovalRefusal.REPEATS_MISMATCH: (
+        "--repeats must name a dispatch of this digest whose outcome is unknown, at high risk"
+    ),
+    ApprovalRefusal.CLOCK_UNTRUSTED: "the clock cannot be believed; set it and try again",
+    DispatchRefusal.NOT_FOUND: "there is no such dispatch",
+    DispatchRefusal.ALREADY_TERMINAL: "the action has ended already",
+    DispatchRefusal.ALREADY_STARTED: "the action has passed its start barrier",
+    IdentityRefusal.NOT_FOUND: "there is no such user or agent",
+    IdentityRefusal.NAME_TAKEN: "the name is taken",
+    IdentityRefusal.LAST_OWNER: "the last owner stays",
+    IdentityRefusal.ALREADY_DISABLED: "it is disabled already",
+    PolicyRefusal.PROJECT_NOT_FOUND: "there is no such project",
+    PolicyRefusal.VERSION_CONFLICT: "the role changed meanwhile; repeat the command",
+    PolicyRefusal.MUTATION_DRIFT: "this id was used before with another meaning",
+}
+
+
+def refused(refusal: Refusal, details: Details | None = None) -> RefusedError:
+    """Return the error of a refusal; its code is the refusal's own word."""
+    sentence = _SENTENCES.get(refusal, "the state does not allow this")
+    return RefusedError(refusal.value, sentence, details)
