@@ -34,9 +34,12 @@ if sys.version_info < (3, 11):
     sys.stderr.write("qinglong-edge needs Python >= 3.11, not %d.%d\\n" % sys.version_info[:2])
     sys.exit(2)
 
-from qinglong_edge.cli.main import run
+try:
+    from qinglong_edge.cli.main import run
 
-sys.exit(run())
+    run()
+except KeyboardInterrupt:
+    sys.exit(130)
 '''
 
 

@@ -100,6 +100,7 @@ class ShellExec:
 
     def inspect(self, dispatch: Dispatch, plan: Plan) -> Inspection:  # noqa: ARG002 - the port
         """Look whether program, directory and files are there; the content of files is final."""
+        process.prepare()
         try:
             params = parse_params(plan)
         except UsageError:

@@ -265,7 +265,10 @@ def _requester_fence(engine: Engine, approval: Approval) -> PolicyFence:
     """Prove that the requester may still ask for this, and return the fence of that answer."""
     project, binding = engine.policy.resolve(approval.project_id, approval.requested_by)
     effect = decide_effect(
-        project, binding, approval.requested_by, ACTION_TYPES[approval.action.action_type].permission
+        project,
+        binding,
+        approval.requested_by,
+        ACTION_TYPES[approval.action.action_type].permission,
     )
     if effect.effect is Effect.DENY or effect.fence is None:
         raise RefusedError(

@@ -32,9 +32,17 @@ class Authorized(NamedTuple):
     fence: PolicyFence
 
 
+def is_token(text: str) -> bool:
+    """Tell whether the text is the one spelling of its 32 bytes."""
+    if not _TOKEN.fullmatch(text):
+        return False
+    drawn = base64.urlsafe_b64decode(text + "=")
+    return base64.urlsafe_b64encode(drawn).decode("ascii").rstrip("=") == text
+
+
 def check_token(value: object, field: str) -> str:
     """Return a token: the 43 characters of 32 bytes in base64url without padding."""
-    if not isinstance(value, str) or not _is_token(value):
+    if not isinstance(value, str) or not is_token(value):
         raise ids.invalid(field, f"must be {TOKEN_BYTES} bytes in base64url without padding")
     return value
 
@@ -128,7 +136,7 @@ def _decided(engine: Engine, caller: Caller, permission: str) -> tuple[Principal
 
 
 def _from_session(engine: Engine, token: str) -> Principal:
-    session = engine.identities.session(token_digest(token)) if _is_token(token) else None
+    session = engine.identities.session(token_digest(token)) if is_token(token) else None
     if session is None:
         raise _refused("this session has ended; log in again")
     return Principal(
@@ -141,7 +149,7 @@ def _from_session(engine: Engine, token: str) -> Principal:
 
 
 def _from_agent(engine: Engine, token: str) -> Principal:
-    agent = engine.identities.by_token(token_digest(token)) if _is_token(token) else None
+    agent = engine.identities.by_token(token_digest(token)) if is_token(token) else None
     if agent is None:
         raise _refused("this token is not valid; have a person rotate it and write the new one")
     now = engine.overview.instant().now
@@ -150,15 +158,7 @@ def _from_agent(engine: Engine, token: str) -> Principal:
 
 
 def _session_holds(engine: Engine, token: str) -> bool:
-    return _is_token(token) and engine.identities.session(token_digest(token)) is not None
-
-
-def _is_token(text: str) -> bool:
-    """Tell whether the text is the one spelling of its 32 bytes."""
-    if not _TOKEN.fullmatch(text):
-        return False
-    drawn = base64.urlsafe_b64decode(text + "=")
-    return base64.urlsafe_b64encode(drawn).decode("ascii").rstrip("=") == text
+    return is_token(token) and engine.identities.session(token_digest(token)) is not None
 
 
 def _refused(message: str) -> RefusedError:

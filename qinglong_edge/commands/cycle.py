@@ -31,7 +31,9 @@ def idle(engine: Engine, caller: Caller, args: JsonObject) -> Answer | None:
         return None
     supervisor = _supervisor(engine, "nobody")
     recovery = run_phase(engine.facts.policy.recovery, None, supervisor.recovery_page)
-    nothing = Phase(dict.fromkeys(COUNTERS, 0), 1, StopReason.COMPLETE, remaining=False, cursor=None)
+    nothing = Phase(
+        dict.fromkeys(COUNTERS, 0), 1, StopReason.COMPLETE, remaining=False, cursor=None
+    )
     return _answer(engine, Cycle(recovery, nothing), settled=0)
 
 

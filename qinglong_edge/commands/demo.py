@@ -19,7 +19,9 @@ from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.ports.ambient import Entropy
 
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from qinglong_edge.cli.main import run; run()"
+_START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1));from qinglong_edge.cli.main import run; run()"
+)
 _WAIT_S = 20.0
 _POLL_S = 0.02
 _LONG = "echo run >> {marks}; echo $$ > {pid}; exec sleep 60"
@@ -47,7 +49,7 @@ class Story:
         self._edge("login", "ana", "--password-file", self._at("password"))
         agent = self._edge("agent", "add", "script", "--role", "operator")
         self._write("token", str(agent["token"]))
-        self._say("A user `ana` (owner) and an agent `script` (operator) exist; shell.exec is enabled.")
+        self._say("A user `ana` (owner) and an agent `script` (operator) exist.")
 
     def _one_action_done(self) -> None:
         self._say("")

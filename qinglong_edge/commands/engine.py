@@ -1,7 +1,7 @@
 """What a command works with: the ports of one open store, and who is calling.
 
-A command is a function `(engine, caller, args) -> Answer`. Its arguments are plain JSON, so the same
-function answers whether the command line owns the state itself or an owner answers for it. No
+A command is a function `(engine, caller, args) -> Answer`. Its arguments are plain JSON, so the
+same function answers whether the command line owns the state itself or an owner answers for it. No
 command opens a path that its arguments name.
 """
 

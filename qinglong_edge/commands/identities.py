@@ -25,8 +25,6 @@ from qinglong_edge.ports.identities import AddIdentity, DisableIdentity
 
 PERMISSION = "policy.manage"
 
-_LIST_LIMIT_DEFAULT = 64
-
 
 def add_user(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     """Run `user add`: {name, role, password, mutation_id}."""
@@ -148,8 +146,8 @@ def _bind(
 
 def _list(engine: Engine, caller: Caller, args: JsonObject, *, kind: SubjectType) -> Answer:
     fields = Fields(args, "list")
-    limit = paging.check_limit(fields.maybe("limit", _LIST_LIMIT_DEFAULT))
-    text = fields.maybe("cursor")
+    limit = paging.check_limit(fields.take("limit"))
+    text = fields.take("cursor")
     fields.done()
     if text is not None and not isinstance(text, str):
         raise ids.invalid("cursor", "must be text")

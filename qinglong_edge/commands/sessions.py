@@ -3,7 +3,7 @@
 A wrong name, a wrong password and a disabled user are one answer and one price.
 """
 
-from qinglong_edge.commands.authority import check_token, token_digest
+from qinglong_edge.commands.authority import check_token, is_token, token_digest
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.commands.refusals import refused
 from qinglong_edge.domain import ids, limits
@@ -60,8 +60,9 @@ def logout(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     Fields(args, "logout").done()
     if caller.session_token is None:
         raise RefusedError("login_required", "there is no session to end")
-    digest = token_digest(check_token(caller.session_token, "session"))
-    return Answer({"ended": engine.identities.close_session(digest)})
+    if not is_token(caller.session_token):
+        return Answer({"ended": False})
+    return Answer({"ended": engine.identities.close_session(token_digest(caller.session_token))})
 
 
 def _proven(engine: Engine, subject: Subject, password: str) -> Identity:

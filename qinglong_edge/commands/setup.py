@@ -1,28 +1,31 @@
 """Make a state, once: `init` and `migrate`. They own the state themselves and never use a socket.
 
-Everything is checked before anything is created. The commit that writes the `meta` row is the end of
-`init`: whatever was interrupted before it is finished by the same call, whatever comes after it is
-compared with what that row recorded.
+Everything is checked before anything is created. The database is built whole under another name
+and then linked: a `state.db` is always a finished one. Whatever was interrupted before the link is
+begun anew by the same call; whatever comes after it is compared with what `init` recorded.
 """
 
 import os
 import sqlite3
+from contextlib import suppress
+from typing import cast
 
 from qinglong_edge.actions.manifest import Manifest, write_manifest
 from qinglong_edge.commands.engine import Answer
 from qinglong_edge.domain import ids, profile
 from qinglong_edge.domain.action import ACTION_TYPES
 from qinglong_edge.domain.canonical import Fields, Json, JsonObject
-from qinglong_edge.domain.errors import RefusedError, UnavailableError
+from qinglong_edge.domain.errors import DamagedError, RefusedError, UnavailableError
 from qinglong_edge.executor.passwords import check_password, hash_password
 from qinglong_edge.ports.ambient import Clocks, Entropy
 from qinglong_edge.ports.probe import Probe
 from qinglong_edge.storage import filesystem
-from qinglong_edge.storage.sqlite import custody, database, meta, migrations
+from qinglong_edge.storage.sqlite import custody, database, epoch_file, meta, migrations
 from qinglong_edge.storage.sqlite.meta import Meta
 from qinglong_edge.storage.sqlite.owner import OwnerLock
 
 DEFAULT_PROJECT = "default"
+_NEW = ".new"
 
 
 class Initialiser:
@@ -44,7 +47,7 @@ class Initialiser:
         custody.become_owner(self._state_dir)
         with OwnerLock.acquire(self._state_dir, clocks=self._clocks):
             path = os.path.join(self._state_dir, database.DATABASE)
-            recorded = self._recorded(path)
+            recorded = _recorded(path)
             if recorded is not None:
                 return self._answer(recorded, asked)
             filesystem.check_links(self._state_dir, self._entropy)
@@ -53,30 +56,25 @@ class Initialiser:
             wanted = asked._replace(
                 state_id=self._entropy(16).hex(), journal=journal, file_system=found.type
             )
-            connection = self._database(path, journal)
-            try:
-                migrations.migrate(connection, self._probe)
-                hashed = hash_password(password, self._entropy, clocks=self._clocks)
-                made = meta.create(
-                    connection, wanted, hashed, reading=self._clocks.read(), probe=self._probe
-                )
-            finally:
-                connection.close()
-            _sync(self._state_dir)
+            made = self._build(path + _NEW, wanted, password)
+            epoch_file.write(self._state_dir, 1)
+            _publish(path + _NEW, path)
         return _body(self._state_dir, made, created=True)
 
-    def _recorded(self, path: str) -> Meta | None:
-        """Return what a finished init recorded; None where there is none yet."""
-        if not os.path.lexists(path) or os.path.getsize(path) == 0:
-            return None
-        opened = database.look(path)
+    def _build(self, path: str, wanted: Meta, password: str) -> Meta:
+        """Make the whole database under another name and close it; nobody opens it there."""
+        for companion in ("", "-wal", "-journal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(path + companion)
+        journal = cast("database.Journal", wanted.journal)
+        connection = database.create(path, journal)
         try:
-            if migrations.version(opened.connection) == 0:
-                return None
-            migrations.check(opened.connection)
-            return meta.read(opened.connection)
+            migrations.migrate(connection, self._probe)
+            hashed = hash_password(password, self._entropy, clocks=self._clocks)
+            reading = self._clocks.read()
+            return meta.create(connection, wanted, hashed, reading=reading, probe=self._probe)
         finally:
-            opened.connection.close()
+            connection.close()
 
     def _answer(self, recorded: Meta, asked: Meta) -> Answer:
         same = asked._replace(
@@ -94,13 +92,31 @@ class Initialiser:
             )
         return _body(self._state_dir, recorded, created=False)
 
-    def _database(self, path: str, journal: database.Journal) -> sqlite3.Connection:
-        """Open what an interrupted init left, or a new file."""
-        if os.path.lexists(path) and os.path.getsize(path) == 0:
-            os.unlink(path)
-        if os.path.lexists(path):
-            return database.open_writing(path, journal)
-        return database.create(path, journal)
+
+def _recorded(path: str) -> Meta | None:
+    """Return what a finished init recorded; None where there is none."""
+    if not os.path.lexists(path):
+        return None
+    opened = database.look(path)
+    try:
+        migrations.check(opened.connection)
+        recorded = meta.read(opened.connection)
+    finally:
+        opened.connection.close()
+    if recorded is None:
+        raise DamagedError("store_damaged", "the database has lost what init recorded")
+    return recorded
+
+
+def _publish(built: str, path: str) -> None:
+    """Give the finished database its name, durably: the end of init."""
+    try:
+        # The state exists from this line on. A link never overwrites: two inits cannot both win.
+        os.link(built, path)
+        os.unlink(built)
+        _sync(os.path.dirname(path))
+    except OSError as error:
+        raise UnavailableError("state_unwritable", "the state cannot be made there") from error
 
 
 def _parse(args: JsonObject) -> tuple[Meta, str]:

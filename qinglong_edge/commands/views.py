@@ -1,4 +1,4 @@
-"""Show values as JSON: the contract's names in snake_case, milliseconds, never a tick or a token."""
+"""Show values as JSON: the contract's names in snake_case, milliseconds, never a tick or token."""
 
 from qinglong_edge.domain import approval as approvals
 from qinglong_edge.domain.approval import Approval

@@ -90,8 +90,7 @@ class ActionBinding(NamedTuple):
 def parse_plan(data: bytes, project_id: str) -> Plan:
     """Read a plan file of the command line: exact shape, at most 32 KiB."""
     fields = Fields(parse_object(data, "plan"), "plan")
-    if fields.take("schema_version") != PLAN_SCHEMA_VERSION:
-        raise UsageError("invalid_value", "plan.schema_version: must be 1")
+    _check_schema(fields.take("schema_version"), "plan.schema_version")
     action_type = ids.check_ident(fields.take("action_type"), "plan.action_type")
     params = fields.take("params")
     if not isinstance(params, dict):
@@ -102,6 +101,10 @@ def parse_plan(data: bytes, project_id: str) -> Plan:
     if len(plan_body(plan)) > limits.PLAN_BYTES_MAX:
         raise UsageError("too_large", f"plan: over {limits.PLAN_BYTES_MAX} bytes")
     return plan
+
+
+def _check_schema(value: object, field: str) -> None:
+    ids.check_int(value, field, least=PLAN_SCHEMA_VERSION, most=PLAN_SCHEMA_VERSION)
 
 
 def _parse_files(value: object) -> tuple[PlanFile, ...]:
@@ -143,7 +146,7 @@ def plan_body(plan: Plan) -> bytes:
 def plan_from_body(body: bytes) -> Plan:
     """Read stored plan bytes back; the shape is the one `plan_body` writes."""
     fields = Fields(parse_object(body, "stored plan"), "plan")
-    fields.take("schemaVersion")
+    _check_schema(fields.take("schemaVersion"), "plan.schemaVersion")
     action_type = ids.check_ident(fields.take("actionType"), "plan.actionType")
     project_id = ids.check_text(
         fields.take("projectId"), "plan.projectId", most=limits.PROJECT_ID_CHARS_MAX

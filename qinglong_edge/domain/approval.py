@@ -11,13 +11,14 @@ from typing import NamedTuple
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.action import RISK_RANK, ActionBinding, Risk
 from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.machines import (
     APPROVAL,
     OPEN_APPROVALS,
     ApprovalEvent,
     ApprovalState,
 )
-from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
+from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType, check_subject
 from qinglong_edge.domain.tick import Now, Trust
 
 
@@ -36,6 +37,7 @@ class ApprovalRefusal(enum.Enum):
     TOO_MANY_PENDING = "too_many_pending"
     REPEATS_REQUIRED = "repeats_required"
     REPEATS_MISMATCH = "repeats_mismatch"
+    CONSUMER_DENIED = "consumer_denied"
     CLOCK_UNTRUSTED = "clock_untrusted"
 
 
@@ -157,11 +159,12 @@ def check_propose(event: Propose) -> Propose:
     ids.check_ident(event.action.action_ref, "action_ref", most=limits.ACTION_REF_CHARS_MAX)
     ids.check_digest(event.action.action_digest, "action_digest")
     ids.check_digest(event.action.preview_digest, "preview_digest")
-    ids.check_int(
-        event.lifetime_ms, "expires_in", least=1, most=limits.APPROVAL_LIFETIME_MS_MAX
-    )
+    ids.check_int(event.lifetime_ms, "expires_in", least=1, most=limits.APPROVAL_LIFETIME_MS_MAX)
     if event.repeats is not None:
         ids.check_ident(event.repeats, "repeats")
+    check_subject(event.requested_by)
+    if len(event.body) > limits.PLAN_BYTES_MAX or len(event.preview) > limits.PREVIEW_BYTES_MAX:
+        raise UsageError("too_large", "plan or preview: over its bound")
     return event
 
 
@@ -189,10 +192,17 @@ def propose(
     requested_at_ms = now.stamp()
     return Changed(
         Approval(
-            event.approval_request_id, event.project_id, 1, ApprovalState.PENDING, event.action,
-            event.risk, event.requested_by, requested_at_ms, requested_at_ms + event.lifetime_ms,
+            event.approval_request_id,
+            event.project_id,
+            1,
+            ApprovalState.PENDING,
+            event.action,
+            event.risk,
+            event.requested_by,
+            requested_at_ms,
+            requested_at_ms + event.lifetime_ms,
             event.repeats,
-        )  # fmt: skip
+        )
     )
 
 
@@ -263,6 +273,10 @@ def consume(before: Approval, event: Consume, now: Now) -> Answer:
     """Spend an approved request once; the dispatch it names is born in the same transaction."""
     if before.consumption is not None and before.consumption.consumption_id == event.consumption_id:
         return _replay_consumption(before, before.consumption, event)
+    if event.consumed_by.type not in {SubjectType.SYSTEM, SubjectType.WORKER}:
+        return ApprovalRefusal.CONSUMER_DENIED
+    if now.trust is not Trust.TRUSTED:
+        return ApprovalRefusal.CLOCK_UNTRUSTED
     if now.at_ms >= before.expires_at_ms or before.state is ApprovalState.EXPIRED:
         return ApprovalRefusal.EXPIRED
     if before.version != event.expected_version:
@@ -299,24 +313,25 @@ def _same_action(before: Approval, event: Consume) -> bool:
 
 
 def cancel(before: Approval, event: Cancel, now: Now) -> Answer:
-    """Withdraw an open request; a consumed one is withdrawn through its execution."""
+    """Withdraw an open request; a consumed one is withdrawn through its execution.
+
+    For a consumed one the caller asks `dispatch.cancel` first, in the same transaction.
+    """
     if before.cancellation is not None:
-        same = (
-            before.cancellation.cancel_id == event.cancel_id
-            and before.cancellation.cancelled_by == event.cancelled_by
-        )
-        return Replayed(before) if same else ApprovalRefusal.STATE_CONFLICT
+        if before.cancellation.cancel_id != event.cancel_id:
+            return ApprovalRefusal.STATE_CONFLICT
+        same = before.cancellation.cancelled_by == event.cancelled_by
+        return Replayed(before) if same else ApprovalRefusal.MUTATION_DRIFT
+    withdrawn = _withdrawn(before, event, now)
     if before.state is ApprovalState.CONSUMED:
-        return Changed(before._replace(cancellation=_withdrawn(before, event, now)))
+        state = APPROVAL.move(before.state, ApprovalEvent.CANCEL)
+        return Changed(before._replace(state=state, cancellation=withdrawn))
     if now.at_ms >= before.expires_at_ms or before.state is ApprovalState.EXPIRED:
         return ApprovalRefusal.EXPIRED
     if not APPROVAL.allows(before.state, ApprovalEvent.CANCEL):
         return ApprovalRefusal.STATE_CONFLICT
     state = APPROVAL.move(before.state, ApprovalEvent.CANCEL)
-    withdrawn = _withdrawn(before, event, now)
-    return Changed(
-        before._replace(version=before.version + 1, state=state, cancellation=withdrawn)
-    )
+    return Changed(before._replace(version=before.version + 1, state=state, cancellation=withdrawn))
 
 
 def _withdrawn(before: Approval, event: Cancel, now: Now) -> Cancellation:

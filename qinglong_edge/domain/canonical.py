@@ -183,4 +183,5 @@ class Fields:
         """Refuse whatever nobody took."""
         if self._left:
             name = min(map(str, self._left))
-            raise invalid(self._what, f"unknown member {name[:64]!r}")
+            shown = f" {name}" if name.isascii() and name.isidentifier() else ""
+            raise invalid(self._what, f"unknown member{shown[:64]}")

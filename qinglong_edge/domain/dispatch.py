@@ -11,7 +11,7 @@ the barrier: only the fence (owner, token, version) does that.
 import enum
 from typing import NamedTuple
 
-from qinglong_edge.domain import ids, limits, recovery
+from qinglong_edge.domain import recovery
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.execution import (
     Dispatch,
@@ -26,13 +26,12 @@ from qinglong_edge.domain.machines import (
     EXECUTION,
     NOT_STARTED,
     TERMINAL,
-    ControlStatus,
     ExecutionEvent,
     ExecutionStatus,
 )
 from qinglong_edge.domain.policy import PolicyFence
 from qinglong_edge.domain.recovery import Lease
-from qinglong_edge.domain.tick import Now
+from qinglong_edge.domain.tick import Now, Trust
 
 
 class DispatchRefusal(enum.Enum):
@@ -48,6 +47,7 @@ class DispatchRefusal(enum.Enum):
     FENCE_REJECTED = "fence_rejected"
     BINDING_CONFLICT = "binding_conflict"
     MUTATION_DRIFT = "dispatch_mutation_conflict"
+    CLOCK_UNTRUSTED = "clock_untrusted"
 
 
 class Claim(NamedTuple):
@@ -129,15 +129,6 @@ _STATUS = {
 }
 
 
-def check_claim(event: Claim) -> Claim:
-    """Return the command with every field proven; raises `UsageError`."""
-    ids.check_ident(event.dispatch_id, "dispatch_id")
-    ids.check_ident(event.owner, "owner", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_ident(event.token, "lease_token", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
-    return event
-
-
 def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answer:
     """Lease a due dispatch, or block one whose budget or start deadline is spent."""
     execution = before.execution
@@ -152,10 +143,12 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
         return Replayed(before) if mine else DispatchRefusal.LEASED
     if execution.eligible_tick is None or execution.eligible_tick > now.tick:
         return DispatchRefusal.NOT_DUE
+    if now.trust is not Trust.TRUSTED:
+        return DispatchRefusal.CLOCK_UNTRUSTED
     if now.at_ms >= dispatch.start_deadline_ms:
-        return _block(before, ExecutionEvent.CLAIM, "claim", START_DEADLINE_PASSED, now)
+        return _block(before, ExecutionEvent.CLAIM, "claim", START_DEADLINE_PASSED, now=now)
     if execution.attempt_count >= execution.max_attempts:
-        return _block(before, ExecutionEvent.CLAIM, "exhausted", ATTEMPTS_EXHAUSTED, now)
+        return _block(before, ExecutionEvent.CLAIM, "exhausted", ATTEMPTS_EXHAUSTED, now=now)
     status = EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED)
     expires = now.tick + event.lease_ms
     return _next(
@@ -170,7 +163,7 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
 
 
 def start(
-    dispatch: Dispatch, before: Progress, event: Start, policy: PolicyFence, now: Now
+    dispatch: Dispatch, before: Progress, event: Start, now: Now, *, policy: PolicyFence
 ) -> Answer:
     """Pass the barrier, or block: the last look at deadline and policy happens here (W2).
 
@@ -188,10 +181,12 @@ def start(
         return DispatchRefusal.FENCE_REJECTED
     if fence_of(execution) != event.fence or lease_expired(execution, now):
         return DispatchRefusal.FENCE_REJECTED
+    if now.trust is not Trust.TRUSTED:
+        return DispatchRefusal.CLOCK_UNTRUSTED
     if now.at_ms >= dispatch.start_deadline_ms:
-        return _block(before, ExecutionEvent.START, "start", START_DEADLINE_PASSED, now)
+        return _block(before, ExecutionEvent.START, "start", START_DEADLINE_PASSED, now=now)
     if policy != dispatch.fence:
-        return _block(before, ExecutionEvent.START, "start", FENCE_CHANGED, now)
+        return _block(before, ExecutionEvent.START, "start", FENCE_CHANGED, now=now)
     started_at_ms = now.stamp(execution.updated_at_ms)
     after = execution._replace(
         status=EXECUTION.move(execution.status, ExecutionEvent.START, ExecutionStatus.EXECUTING),
@@ -207,9 +202,9 @@ def start(
 def renew(before: Progress, event: Renew, now: Now) -> Answer:
     """Prolong a held lease, expired or not, as long as nobody replaced it."""
     execution, lease = before.execution, before.execution.lease
-    if lease is None or not EXECUTION.allows(execution.status, ExecutionEvent.RENEW):
+    if lease is None or not _may_prolong(before, ExecutionEvent.RENEW):
         return DispatchRefusal.FENCE_REJECTED
-    if fence_of(execution) == event.fence._replace(version=event.fence.version + 1):
+    if _follows(before, event.fence) and _was_renewed(before, lease):
         return Replayed(before)
     if fence_of(execution) != event.fence:
         return DispatchRefusal.FENCE_REJECTED
@@ -223,9 +218,9 @@ def renew(before: Progress, event: Renew, now: Now) -> Answer:
 def expire(before: Progress, event: Expire, now: Now) -> Answer:
     """End the lease of an execution that gave no answer; the outcome stays open."""
     execution, lease = before.execution, before.execution.lease
-    if lease is None or not EXECUTION.allows(execution.status, ExecutionEvent.EXPIRE):
+    if lease is None or not _may_prolong(before, ExecutionEvent.EXPIRE):
         return DispatchRefusal.FENCE_REJECTED
-    if fence_of(execution) == event.fence._replace(version=event.fence.version + 1):
+    if _follows(before, event.fence) and lease.expires_tick == lease.from_tick:
         return Replayed(before)
     if fence_of(execution) != event.fence:
         return DispatchRefusal.FENCE_REJECTED
@@ -236,7 +231,10 @@ def release(before: Progress, event: Release, now: Now) -> Answer:
     """Let go before the barrier: wait for a retry while the budget lasts, else block."""
     execution = before.execution
     if _ended_by(execution, event.mutation_id, event.fence.version):
-        same = execution.last_result_code == event.result_code
+        waits = event.retry_after_ms is not None
+        spent = execution.attempt_count >= execution.max_attempts
+        status = ExecutionStatus.RETRY_WAIT if waits and not spent else ExecutionStatus.BLOCKED
+        same = (execution.last_result_code, execution.status) == (event.result_code, status)
         return Replayed(before) if same else DispatchRefusal.MUTATION_DRIFT
     if execution.status is ExecutionStatus.EXECUTING:
         return DispatchRefusal.ALREADY_STARTED
@@ -244,10 +242,9 @@ def release(before: Progress, event: Release, now: Now) -> Answer:
         return DispatchRefusal.FENCE_REJECTED
     attempts = execution.attempt_count - (0 if event.spend else 1)
     if event.retry_after_ms is None or attempts >= execution.max_attempts:
-        return _end(
-            before, ExecutionEvent.RELEASE, event.mutation_id, event.result_code, now=now
-        )
-    return _wait(before, ExecutionEvent.RELEASE, event, attempts, now=now)
+        result = (event.mutation_id, event.result_code)
+        return _end(before, ExecutionEvent.RELEASE, result, now=now)
+    return _wait(before, ExecutionEvent.RELEASE, event, attempts=attempts, now=now)
 
 
 def put_back(before: Progress, event: PutBack, now: Now) -> Answer:
@@ -260,7 +257,7 @@ def put_back(before: Progress, event: PutBack, now: Now) -> Answer:
         return DispatchRefusal.FENCE_REJECTED
     as_release = Release(event.dispatch_id, event.fence, mutation_id, NOT_REACHED, 0)
     attempts = execution.attempt_count - 1
-    return _wait(before, ExecutionEvent.PUT_BACK, as_release, attempts, now=now)
+    return _wait(before, ExecutionEvent.PUT_BACK, as_release, attempts=attempts, now=now)
 
 
 def complete(before: Progress, event: Complete, now: Now) -> Answer:
@@ -280,10 +277,8 @@ def complete(before: Progress, event: Complete, now: Now) -> Answer:
         return Replayed(before) if same else DispatchRefusal.MUTATION_DRIFT
     if control is None or not _held(execution, event.fence, ExecutionEvent.COMPLETE):
         return DispatchRefusal.FENCE_REJECTED
-    return _end(
-        before, ExecutionEvent.COMPLETE, event.mutation_id, event.result_code,
-        now=now, to=_STATUS[event.outcome],
-    )  # fmt: skip
+    result = (event.mutation_id, event.result_code)
+    return _end(before, ExecutionEvent.COMPLETE, result, now=now, to=_STATUS[event.outcome])
 
 
 def cancel(before: Progress, cancel_id: str, now: Now) -> Answer:
@@ -295,37 +290,41 @@ def cancel(before: Progress, cancel_id: str, now: Now) -> Answer:
         return DispatchRefusal.ALREADY_TERMINAL
     if execution.status not in NOT_STARTED:
         return DispatchRefusal.ALREADY_STARTED
-    return _end(before, ExecutionEvent.CANCEL, cancel_id, CANCELLED, now=now)
+    return _end(before, ExecutionEvent.CANCEL, (cancel_id, CANCELLED), now=now)
 
 
 def void(before: Progress, code: str, now: Now) -> Progress:
     """Block a dispatch that has not started, because time or history was reset."""
-    answer = _block(before, ExecutionEvent.VOID, "void", code, now)
+    answer = _block(before, ExecutionEvent.VOID, "void", code, now=now)
     return answer.after
-
-
-def retry_after_ms(attempt_count: int) -> int:
-    """Return how long a spent attempt waits: 1 s, doubling, at most a minute."""
-    doublings = min(max(attempt_count, 1) - 1, limits.RETRY_EXPONENT_MAX)
-    return min(limits.RETRY_MS_MAX, limits.RETRY_BASE_MS << doublings)
-
-
-def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
-    """Return how long to wait for a handler or plan that is not there: half the age, bounded."""
-    age_ms = max(0, now_at_ms - dispatch.created_at_ms)
-    return min(limits.WAITING_RETRY_MS_MAX, max(limits.WAITING_RETRY_MS_MIN, age_ms // 2))
 
 
 def _held(execution: Execution, fence: Fence, event: ExecutionEvent) -> bool:
     return EXECUTION.allows(execution.status, event) and fence_of(execution) == fence
 
 
+def _follows(before: Progress, fence: Fence) -> bool:
+    """Tell whether the row is one step past what this fence names, by the same holder."""
+    return fence_of(before.execution) == fence._replace(version=fence.version + 1)
+
+
+def _was_renewed(before: Progress, lease: Lease) -> bool:
+    """Tell whether the last step can have been a renewal: no start, no expiry."""
+    began = before.control is not None and before.control.version == 0
+    return not began and lease.expires_tick > lease.from_tick
+
+
+def _may_prolong(before: Progress, event: ExecutionEvent) -> bool:
+    watched = before.control is not None or before.execution.status is ExecutionStatus.LEASED
+    return watched and EXECUTION.allows(before.execution.status, event)
+
+
 def _started_by(before: Progress, fence: Fence) -> bool:
+    """Tell whether this very start was the last step: its control has not moved since."""
+    control = before.control
+    fresh = control is not None and control.version == 0
     return (
-        before.execution.status is ExecutionStatus.EXECUTING
-        and before.control is not None
-        and before.control.status is not ControlStatus.RESOLVED
-        and fence_of(before.execution) == fence._replace(version=fence.version + 1)
+        before.execution.status is ExecutionStatus.EXECUTING and fresh and _follows(before, fence)
     )
 
 
@@ -350,7 +349,7 @@ def _watched(before: Progress, lease: Lease, now: Now) -> Changed[Progress]:
 
 
 def _wait(
-    before: Progress, event: ExecutionEvent, why: Release, attempts: int, *, now: Now
+    before: Progress, event: ExecutionEvent, why: Release, *, attempts: int, now: Now
 ) -> Changed[Progress]:
     return _next(
         before,
@@ -365,20 +364,20 @@ def _wait(
 
 
 def _block(
-    before: Progress, event: ExecutionEvent, prefix: str, code: str, now: Now
+    before: Progress, event: ExecutionEvent, prefix: str, code: str, *, now: Now
 ) -> Changed[Progress]:
-    return _end(before, event, f"{prefix}:{before.execution.version}", code, now=now)
+    return _end(before, event, (f"{prefix}:{before.execution.version}", code), now=now)
 
 
-def _end(  # noqa: PLR0913 - one private home for every way to end an execution
+def _end(
     before: Progress,
     event: ExecutionEvent,
-    mutation_id: str,
-    code: str,
+    result: tuple[str, str],
     *,
     now: Now,
     to: ExecutionStatus = ExecutionStatus.BLOCKED,
 ) -> Changed[Progress]:
+    mutation_id, code = result
     at_ms = now.stamp(before.execution.updated_at_ms, before.execution.started_at_ms)
     ended = _next(
         before,

@@ -1,6 +1,6 @@
 """The values of a dispatch: what is immutable, what moves, and how a reader should see it.
 
-`recovery_required` is never stored: it is `executing` past its lease, read by a clock (ADR-0033, 1).
+`recovery_required` is never stored: it is `executing` past its lease, by the clock (ADR-0033, 1).
 """
 
 import enum

@@ -16,6 +16,8 @@ _MUTATION = re.compile(r"[A-Za-z0-9._:-]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _TOOL = re.compile(r"tool\.call:[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_ID_MS_MAX = 2**48 - 1
+_ONE_UNIT_MAX = 0xFFFF  # beyond it UTF-16 takes two units
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 STATIC_PERMISSIONS = frozenset(
@@ -69,7 +71,7 @@ def check_text(value: object, field: str, *, most: int) -> str:
 
 def utf16_units(value: str) -> int:
     """Count UTF-16 code units, the unit of the contract's text lengths."""
-    return len(value) + sum(1 for character in value if ord(character) > 0xFFFF)
+    return len(value) + sum(1 for character in value if ord(character) > _ONE_UNIT_MAX)
 
 
 def check_permission(value: object, field: str) -> str:
@@ -102,5 +104,6 @@ def new_id(wall_ms: int, entropy: Callable[[int], bytes]) -> str:
     drawn = bytearray(entropy(10))
     drawn[0] = 0x70 | drawn[0] & 0x0F
     drawn[2] = 0x80 | drawn[2] & 0x3F
-    text = wall_ms.to_bytes(6, "big").hex() + drawn.hex()
+    stamp = min(max(wall_ms, 0), _ID_MS_MAX)  # 48 bits; a clock beyond them still gets an id
+    text = stamp.to_bytes(6, "big").hex() + drawn.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

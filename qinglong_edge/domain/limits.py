@@ -28,7 +28,7 @@ STRONG_AUTHENTICATION_AGE_MS_MAX = 300_000
 
 # Plans: whole in one line of 64 KiB both ways, with room for the frame.
 PLAN_BYTES_MAX = 32_768
-PREVIEW_BYTES_MAX = 16_384
+PREVIEW_BYTES_MAX = 40_960  # repeats the whole plan and adds warnings
 JSON_DEPTH_MAX = 16
 PLAN_FILES_MAX = 64
 ARGV_ITEMS_MAX = 256
@@ -60,7 +60,7 @@ SHELL_TERM_GRACE_MS = 5_000
 ACTION_LOG_BYTES_MAX = 1_048_576
 
 # Clock trust (architecture 3.1).
-BUILD_WALL_MS = 1_790_812_800_000  # 2026-10-01, raised by hand at a release: no honest clock shows less
+BUILD_WALL_MS = 1_790_812_800_000  # 2026-10-01, raised at a release: no honest clock shows less
 CLOCK_BACK_MS_MAX = 300_000
 CLOCK_STEP_MS_MAX = 86_400_000
 CLOCK_SETTLE_MS = 600_000

@@ -119,6 +119,7 @@ APPROVAL = Machine("approval", {
     (_A.APPROVED, _AE.CONSUME): (_A.CONSUMED,),
     (_A.APPROVED, _AE.CANCEL):  (_A.CANCELLED,),
     (_A.APPROVED, _AE.VOID):    (_A.EXPIRED,),
+    (_A.CONSUMED, _AE.CANCEL):  (_A.CONSUMED,),  # spent for ever; its dispatch is what is withdrawn
 })
 
 EXECUTION = Machine("execution", {

@@ -7,7 +7,8 @@ local lifecycle, so they are refused before anything is read or created.
 import enum
 from typing import NamedTuple
 
-from qinglong_edge.domain.errors import RefusedError, UsageError
+from qinglong_edge.domain import ids
+from qinglong_edge.domain.errors import RefusedError
 from qinglong_edge.domain.paging import PageBudget
 
 
@@ -38,7 +39,7 @@ def parse_profile(value: str | None) -> Profile:
     try:
         return Profile(value)
     except ValueError:
-        raise UsageError("invalid_value", "profile: edge or standalone", {"field": "profile"}) from None
+        raise ids.invalid("profile", "must be edge or standalone") from None
 
 
 def local_policy(profile: Profile) -> ResourcePolicy:

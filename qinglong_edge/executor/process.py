@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.errors import InvariantBroken
+from qinglong_edge.executor.process_group import group_empty
 from qinglong_edge.ports.ambient import Clocks
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ CHILD_UMASK = 0o022
 READ_BYTES = 65_536
 LOOK_MS = 25  # between two looks where the kernel cannot wake us
 
-_STAT_BYTES = 1_024
-_STAT_PGRP, _STAT_THREADS = 2, 17  # fields 5 and 20 of /proc/PID/stat, counted after the name
-_DEAD = (b"Z", b"X", b"x")
 _REASONS = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), "not_found"),
     **dict.fromkeys((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE), "resources"),
@@ -178,8 +176,17 @@ def _start(command: Command) -> tuple["subprocess.Popen[bytes]", int] | NotStart
     return leader, reading
 
 
+def prepare() -> None:
+    """Load what starting a process needs; whoever looks before a barrier calls this there.
+
+    Nothing may be loaded for the first time behind the barrier: where the interpreter's own files
+    cannot be read, or memory is short, that would be an end without an answer.
+    """
+    import subprocess  # noqa: F401, PLC0415 - a third of a start's cost, and most run nothing
+
+
 def _fork(command: Command, null: int, writing: int) -> "subprocess.Popen[bytes]":
-    import subprocess  # noqa: PLC0415 - a third of the cost of a start, and most run nothing
+    import subprocess  # noqa: PLC0415 - see `prepare`
 
     mask = signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
@@ -362,34 +369,6 @@ class _Child:
         except OSError as error:
             return error.errno == errno.EPERM
         return False
-
-
-def group_empty(pgid: int) -> bool:
-    """Tell whether the process table shows no living member of a process group.
-
-    A zombie is dead unless threads of it still run. A table without this process proves nothing
-    and answers False; one that cannot be read raises `OSError`.
-    """
-    names = os.listdir("/proc")
-    if str(os.getpid()) not in names:
-        return False
-    return not any(_lives_in(pgid, name) for name in names if name.isdigit())
-
-
-def _lives_in(pgid: int, name: str) -> bool:
-    try:
-        fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-    try:
-        text = os.read(fd, _STAT_BYTES)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(fd)
-    fields = text[text.rindex(b")") + 2 :].split()
-    dead = fields[0] in _DEAD and int(fields[_STAT_THREADS]) <= 1
-    return int(fields[_STAT_PGRP]) == pgid and not dead
 
 
 def _exit_fd(pid: int) -> int:

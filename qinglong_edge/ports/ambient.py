@@ -9,7 +9,7 @@ class Clocks(Protocol):
     """Read the machine's clocks."""
 
     def read(self) -> Reading:
-        """Return wall time, boot time and boot id in one look."""
+        """Return wall time, boot time and boot id in one look; may raise `UnavailableError`."""
         ...
 
     def monotonic_ms(self) -> int:

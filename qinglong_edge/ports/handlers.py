@@ -1,8 +1,8 @@
 """What an action type must offer: check, preview, inspect, execute (contract 7.1).
 
 `inspect` looks and has no side effect. `execute` is called only after the start barrier is durable,
-at most once for a dispatch. Whatever it does besides returning a `HandlerAnswer` (raising, overrunning its
-deadline, vanishing) is no answer: the outcome stays unknown and recovery decides.
+at most once for a dispatch. Whatever it does besides returning a `HandlerAnswer` (raising,
+overrunning its deadline, vanishing) is no answer: the outcome stays unknown and recovery decides.
 """
 
 import enum
@@ -23,7 +23,7 @@ class Readiness(enum.StrEnum):
 
 
 class Inspection(NamedTuple):
-    """Hold what `inspect` saw: ready for exactly this digest, or a code of at most 64 characters."""
+    """Hold what `inspect` saw: ready for exactly this digest, or a code of 1..64 characters."""
 
     readiness: Readiness
     action_digest: str | None = None

@@ -76,9 +76,7 @@ class Approvals(Protocol):
         """Do both transitions in one commit; either both are stored or none is."""
         ...
 
-    def cancel(
-        self, event: approvals.Cancel
-    ) -> ApprovalAnswer | dispatches.DispatchRefusal:
+    def cancel(self, event: approvals.Cancel) -> ApprovalAnswer | dispatches.DispatchRefusal:
         """Withdraw an open request, or block its dispatch before the barrier."""
         ...
 
@@ -156,7 +154,9 @@ class Recoveries(Protocol):
 class Policy(Protocol):
     """Keep projects and role bindings."""
 
-    def resolve(self, project_id: str, subject: Subject) -> tuple[Project | None, RoleBinding | None]:
+    def resolve(
+        self, project_id: str, subject: Subject
+    ) -> tuple[Project | None, RoleBinding | None]:
         """Return the project and the subject's newest binding in one read."""
         ...
 

@@ -9,8 +9,8 @@ did not answer.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from qinglong_edge.domain import backoff, limits
 from qinglong_edge.domain import dispatch as rules
-from qinglong_edge.domain import limits
 from qinglong_edge.domain.decisions import Replayed
 from qinglong_edge.domain.errors import QinglongError, UnavailableError
 from qinglong_edge.domain.execution import Dispatch, Execution, Fence, Record, fence_of
@@ -78,7 +78,9 @@ class Dispatcher:
         if not may_begin():
             return Batch(self._counts, cursor, stopped=True)
         try:
-            stopped = self._work(sorted(items, key=lambda item: item.dispatch.dispatch_id), may_begin)
+            stopped = self._work(
+                sorted(items, key=lambda item: item.dispatch.dispatch_id), may_begin
+            )
         finally:
             self._flush()
         self._record_unrecorded()
@@ -143,7 +145,9 @@ class Dispatcher:
             if execution is not None:
                 claimed.append((item, execution))
             elif item is first and isinstance(begun, Replayed):
-                self._counts["claimed"] += 1  # a repeat of the commit found it done, barrier and all
+                self._counts["claimed"] += (
+                    1  # a repeat of the commit found it done, barrier and all
+                )
                 claimed.append((item, item.execution))
         return claimed, why if begun is None else begun
 
@@ -182,7 +186,7 @@ class Dispatcher:
         )
 
     def _start(self, event: rules.Start) -> DispatchAnswer | None:
-        """Pass the barrier, together with the result that waits for it; None when it cannot be told.
+        """Pass the barrier, together with the result that waits for it; None where nothing answers.
 
         After a failure of the merged commit both halves are tried alone: the start is the identical
         command, so a hidden success answers `Replayed` and is ours to execute, once.
@@ -233,9 +237,9 @@ class Dispatcher:
         self._flush()
         if not why.spend:
             at_ms = self._desk.clocks.read().wall_ms
-            wait_ms = rules.waiting_retry_ms(item.dispatch, at_ms)
+            wait_ms = backoff.waiting_retry_ms(item.dispatch, at_ms)
         else:
-            wait_ms = rules.retry_after_ms(item.execution.attempt_count + 1)
+            wait_ms = backoff.retry_after_ms(item.execution.attempt_count + 1)
         event = rules.Release(
             item.dispatch.dispatch_id, fence, self._desk.draw_id(), why.code,
             wait_ms if why.retry else None, why.spend,

@@ -17,7 +17,7 @@ from qinglong_edge.ports.repositories import Approvals
 
 
 class LetGo(NamedTuple):
-    """Say why an item does not start: `retry` later or block, `spend` the attempt or give it back."""
+    """Say why an item does not start: `retry` or block, `spend` the attempt or give it back."""
 
     code: str
     retry: bool = True

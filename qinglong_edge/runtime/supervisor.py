@@ -1,7 +1,7 @@
 """One cycle in its fixed order: recovery first, then dispatch (ADR-0036, 1).
 
-A recovery phase that fails ends the cycle: no new action starts while what is unknown cannot even be
-listed. The phases never run at the same time.
+A recovery phase that fails ends the cycle: no new action starts while what is unknown cannot even
+be listed. The phases never run at the same time.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from qinglong_edge.ports.ambient import Clocks
 from qinglong_edge.ports.repositories import Recoveries
 from qinglong_edge.runtime.dispatcher import Dispatcher
 from qinglong_edge.runtime.page_loop import Batch, Phase, run_phase
-
 
 RECOVERY_COUNTERS = (
     "scanned", "claimed", "verified_succeeded", "verified_failed", "deferred", "manual_required",

@@ -35,7 +35,10 @@ ROUTER = DOMAIN | {
 EXCEPTIONS = {
     "_sha2": {"qinglong_edge/domain/canonical.py"},  # built in since 3.12; no OpenSSL
     "_sha256": {"qinglong_edge/domain/canonical.py"},  # the same up to 3.11
-    "hashlib": {"qinglong_edge/domain/canonical.py"},  # where the built-in ones were left out
+    "hashlib": {
+        "qinglong_edge/domain/canonical.py",  # where the built-in ones were left out
+        "qinglong_edge/executor/passwords.py",  # scrypt, when a password is set or checked
+    },
     "asyncio": {"qinglong_edge/runtime/asyncio_host.py"},  # imported by embedding programs only
 }
 ABSENT = frozenset({"importlib.resources", "importlib.metadata"})

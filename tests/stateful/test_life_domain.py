@@ -228,7 +228,7 @@ class Life(RuleBasedStateMachine):
         policy = self.policy
         passes = self.barrier_passes
         if self.change_progress(
-            lambda before, now: dispatches.start(born, before, event, policy, now)
+            lambda before, now: dispatches.start(born, before, event, now, policy=policy)
         ):
             self.remember(owner)
             if self.barrier_passes > passes:

@@ -178,22 +178,26 @@ def control(status: ControlStatus = ControlStatus.ARMED, **changes: Any) -> Cont
     return by_status[status]._replace(**changes)
 
 
+def _untouched(status: ExecutionStatus) -> Execution:
+    return Execution(
+        status=status,
+        version=0,
+        attempt_count=0,
+        max_attempts=limits.ATTEMPTS_DEFAULT,
+        eligible_tick=tick(0),
+        lease=None,
+        started_at_ms=None,
+        result_mutation_id=None,
+        last_result_code=None,
+        completed_at_ms=None,
+        created_at_ms=WALL_MS,
+        updated_at_ms=WALL_MS,
+    )
+
+
 def execution(status: ExecutionStatus = ExecutionStatus.PENDING, **changes: Any) -> Execution:
     """Return an execution in that state; the blocked one was cancelled before any claim."""
-    base = Execution(
-        status,
-        0,
-        0,
-        limits.ATTEMPTS_DEFAULT,
-        tick(0),
-        None,
-        None,
-        None,
-        None,
-        None,
-        WALL_MS,
-        WALL_MS,
-    )
+    base = _untouched(status)
     leased = base._replace(
         version=1,
         attempt_count=1,

@@ -21,7 +21,8 @@ from qinglong_edge.storage.sqlite.transaction import Database, Tx
 _Rule = Callable[[approval.Approval], approval.Answer]
 
 
-class _RolledBack(Exception):  # noqa: N818 - not an error: it carries a refusal out of a transaction
+class _RolledBack(Exception):
+    # Not an error: it carries a refusal out of a transaction, which it rolls back.
     def __init__(self, refusal: ApprovalRefusal) -> None:
         super().__init__(refusal)
         self.refusal = refusal

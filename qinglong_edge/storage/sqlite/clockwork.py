@@ -27,9 +27,7 @@ class Face(NamedTuple):
     @property
     def waits(self) -> bool:
         """Tell whether the clock rule itself has something to store."""
-        if self.now.trust is Trust.SETTLED:
-            return True
-        return self.now.trust is Trust.UNTRUSTED and self.next_sighting != self.sighting
+        return self.now.trust is Trust.SETTLED or self.next_sighting != self.sighting
 
     @property
     def next_sighting(self) -> Sighting | None:

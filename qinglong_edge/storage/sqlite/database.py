@@ -32,6 +32,9 @@ _PRIVATE = 0o600
 _PATH_BYTES_MAX = 504  # SQLite's own bound of 512, less `-journal`
 _UNQUOTED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/-._~")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAGIC = b"SQLite format 3\x00"
+_MARK_AT = 68  # SQLite's file format: the application id
+_HEADER_BYTES = 100
 _COMPANIONS = ("-wal", "-journal", "-shm")
 _PROBE_BYTES = 4_096
 
@@ -177,10 +180,11 @@ def _filled(path: str, journal: Journal) -> sqlite3.Connection:
     connection = _connect(path, "mode=rw")
     try:
         with translating():
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA auto_vacuum = NONE")
-            configure(connection, journal)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            configure(connection, journal)
     except BaseException:
         connection.close()
         raise
@@ -273,8 +277,25 @@ def _require(path: str) -> None:
         raise RefusedError("not_initialised", "there is no database") from error
     except OSError as error:
         raise unavailable(error) from error
-    if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
-        raise DamagedError("store_damaged", "the file is not a database")
+    if not stat.S_ISREG(found.st_mode) or not _marked(path):
+        raise DamagedError("store_damaged", "the file is not a store of this program")
+
+
+def _marked(path: str) -> bool:
+    """Tell whether the file begins as ours do; SQLite would write into one that it cannot read.
+
+    Called before SQLite has the file open: closing any descriptor later would drop its locks.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            header = os.pread(file, _HEADER_BYTES, 0)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise unavailable(error) from error
+    mark = APPLICATION_ID.to_bytes(4, "big")
+    return header.startswith(_MAGIC) and header[_MARK_AT : _MARK_AT + len(mark)] == mark
 
 
 def _believe(connection: sqlite3.Connection) -> None:

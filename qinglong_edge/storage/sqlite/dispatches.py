@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable
 
 from qinglong_edge.domain import dispatch as rules
+from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Dispatch, Fence, Progress, Record, fence_of
@@ -24,14 +25,16 @@ class SqliteDispatches:
 
     def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
         """Return one page of due dispatches in (eligible, action) order."""
-        return self._database.read(lambda tx: _list(tx, "list_due", "eligible_tick", after, limit))
+        return self._database.read(
+            lambda tx: _list(tx, "list_due", "eligible_tick", after=after, limit=limit)
+        )
 
     def claim_page(
         self, claims: tuple[rules.Claim, ...], start: rules.Start | None = None
     ) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
         """Claim a page in one commit; `start` also passes the first item's barrier in it."""
         for event in claims:
-            rules.check_claim(event)
+            checks.check_claim(event)
 
         def page(tx: Tx) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
             answers = tuple(_claim(tx, event) for event in claims)
@@ -46,10 +49,12 @@ class SqliteDispatches:
 
     def renew(self, event: rules.Renew) -> DispatchAnswer:
         """Prolong a held lease."""
+        checks.check_renew(event)
         return self._apply(Step.RENEW, event.dispatch_id, lambda tx: _Moved(rules.renew, event, tx))
 
     def release(self, event: rules.Release) -> DispatchAnswer:
         """Let a leased dispatch go before its barrier."""
+        checks.check_release(event)
         return self._apply(
             Step.RELEASE, event.dispatch_id, lambda tx: _Moved(rules.release, event, tx)
         )
@@ -75,6 +80,7 @@ class SqliteDispatches:
         self, event: rules.Complete, start: rules.Start | None = None
     ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
         """Record a verdict; `start` passes the next item's barrier in the same commit."""
+        checks.check_complete(event)
 
         def both(tx: Tx) -> tuple[DispatchAnswer, DispatchAnswer | None]:
             done = actions.apply(tx, event.dispatch_id, _Moved(rules.complete, event, tx))
@@ -103,7 +109,7 @@ class SqliteRecoveries:
     def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
         """Return one page of expired executions whose next scan is due."""
         return self._database.read(
-            lambda tx: _list(tx, "list_recovery_due", "next_scan_tick", after, limit)
+            lambda tx: _list(tx, "list_recovery_due", "next_scan_tick", after=after, limit=limit)
         )
 
 
@@ -117,7 +123,7 @@ class _Moved:
         return self._rule(before, self._event, self._tx.now)
 
 
-def _list(tx: Tx, name: str, order: str, after: Cursor | None, limit: int) -> Page[Record]:
+def _list(tx: Tx, name: str, order: str, *, after: Cursor | None, limit: int) -> Page[Record]:
     start = after or Cursor(-1, -1)
     return actions.page(
         tx, name, limit, order, tick=tx.now.tick, after_order=start.order, after_key=start.key
@@ -135,7 +141,7 @@ def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
         seen = actions.fence(tx, dispatch.project_id, dispatch.requested_by)
         if seen is None:
             raise DamagedError("row_damaged", "a dispatch names a project that is not there")
-        return rules.start(dispatch, before, event, seen[1], tx.now)
+        return rules.start(dispatch, before, event, tx.now, policy=seen[1])
 
     return actions.apply(tx, event.dispatch_id, rule)
 

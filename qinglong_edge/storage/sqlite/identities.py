@@ -129,6 +129,9 @@ def _of_token(tx: Tx, token_digest: str) -> Identity | None:
 
 
 def _add(tx: Tx, event: AddIdentity, bind: BindRole) -> IdentityAnswer | PolicyRefusal:
+    after = rules.new_identity(
+        event.subject, password=event.password, token_digest=event.token_digest, now=tx.now
+    )
     before = _find(tx, event.subject)
     known = policy.replay(tx, bind)
     if isinstance(known, PolicyRefusal):
@@ -141,9 +144,6 @@ def _add(tx: Tx, event: AddIdentity, bind: BindRole) -> IdentityAnswer | PolicyR
         return IdentityRefusal.NAME_TAKEN
     if event.token_digest is not None and _of_token(tx, event.token_digest) is not None:
         return IdentityRefusal.TOKEN_TAKEN
-    after = rules.new_identity(
-        event.subject, password=event.password, token_digest=event.token_digest, now=tx.now
-    )
     decided = policy.decide(tx, bind)
     if isinstance(decided, PolicyRefusal):
         return decided

@@ -50,7 +50,12 @@ def read(connection: sqlite3.Connection) -> Meta | None:
 
 
 def create(
-    connection: sqlite3.Connection, meta: Meta, password: PasswordHash, reading: Reading, probe: Probe
+    connection: sqlite3.Connection,
+    meta: Meta,
+    password: PasswordHash,
+    *,
+    reading: Reading,
+    probe: Probe,
 ) -> Meta:
     """Write project, meta, first mark, first user and first role in one commit."""
     at_ms = first_mark(reading).wall_ms

@@ -32,7 +32,7 @@ MANIFEST = (
     Migration(
         1,
         "0001_foundation.sql",
-        "90265ae5a1d722d07ec2daba07b6223657383cf972778a70652f81033657b921",
+        "cc9bf7b8236158dcd99f41d51a45098687842de6d94f51ff3a82f1a8961e9905",
     ),
 )
 

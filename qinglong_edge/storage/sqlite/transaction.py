@@ -1,9 +1,9 @@
 """The only BEGINs of the program: one write transaction, one read snapshot (architecture 3.2).
 
-`BEGIN IMMEDIATE` comes before the first read, and the clock is read under the lock, so waiting never
-shortens a lease. A transaction that changed nothing is rolled back and costs nothing. A commit whose
-answer was lost is ambiguous: the identical body runs again, and its mutation ids turn a hidden
-success into a replay. No handler is ever called inside.
+`BEGIN IMMEDIATE` comes before the first read, and the clock is read under the lock, so waiting
+never shortens a lease. A transaction that changed nothing is rolled back and costs nothing. A
+commit whose answer was lost is ambiguous: the identical body runs again, and its mutation ids turn
+a hidden success into a replay. No handler is ever called inside.
 """
 
 import sqlite3

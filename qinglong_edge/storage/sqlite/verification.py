@@ -34,13 +34,16 @@ def _page(tx: Tx, after_key: int) -> list[sqlite3.Row]:
 
 
 def _file_problems(tx: Tx) -> list[JsonObject]:
-    found: list[JsonObject] = []
-    for row in tx.rows(f"PRAGMA integrity_check({PROBLEMS_MAX})"):
-        if row[0] != "ok":
-            found.append({"row": None, "problem": "database_integrity"})
-    for row in tx.rows("PRAGMA foreign_key_check"):
-        found.append({"row": row[1], "problem": f"dangling_reference_in_{row[0]}"})
-    return found
+    unsound: list[JsonObject] = [
+        {"row": None, "problem": "database_integrity"}
+        for row in tx.rows(f"PRAGMA integrity_check({PROBLEMS_MAX})")
+        if row[0] != "ok"
+    ]
+    dangling: list[JsonObject] = [
+        {"row": row[1], "problem": f"dangling_reference_in_{row[0]}"}
+        for row in tx.rows("PRAGMA foreign_key_check")
+    ]
+    return unsound + dangling
 
 
 def _action_problem(approvals: SqliteApprovals, row: sqlite3.Row) -> str | None:

@@ -35,3 +35,8 @@ def test_a_decision_holds_its_value_and_nothing_else() -> None:
     value = ("row", 1)
     assert Changed(value).after is value
     assert not hasattr(Replayed(value), "__dict__")
+
+
+def test_a_replay_is_no_kind_of_change() -> None:
+    assert not isinstance(Replayed(1), Changed)
+    assert not isinstance(Changed(1), Replayed)

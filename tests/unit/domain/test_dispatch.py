@@ -12,7 +12,6 @@ from qinglong_edge.domain.dispatch import (
     PutBack,
     Renew,
     Start,
-    check_claim,
     claim,
     complete,
     expire,
@@ -20,6 +19,7 @@ from qinglong_edge.domain.dispatch import (
     renew,
     start,
 )
+from qinglong_edge.domain.dispatch_checks import check_claim
 from qinglong_edge.domain.errors import InvariantBroken, UsageError
 from qinglong_edge.domain.execution import Outcome, Progress
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
@@ -173,7 +173,7 @@ def test_a_claim_blocks_what_may_never_start(
 @pytest.mark.parametrize("ms", [1_000, L_MS - 1])
 def test_the_barrier_arms_recovery_in_the_same_change(ms: int) -> None:
     before = progress(LEASED)
-    after = changed(start(dispatch(), before, start_command(), FENCE, at(ms)))
+    after = changed(start(dispatch(), before, start_command(), at(ms), policy=FENCE))
     started = WALL_MS + ms
     assert after.execution == before.execution._replace(
         status=EXECUTING, version=2, eligible_tick=None, started_at_ms=started,
@@ -204,7 +204,7 @@ FR, BC = DispatchRefusal.FENCE_REJECTED, DispatchRefusal.BINDING_CONFLICT
 def test_the_barrier_is_passed_only_under_the_held_fence_by_this_very_action(
     change: dict[str, Any], ms: int, refusal: DispatchRefusal
 ) -> None:
-    answer = start(dispatch(), progress(LEASED), start_command(**change), FENCE, at(ms))
+    answer = start(dispatch(), progress(LEASED), start_command(**change), at(ms), policy=FENCE)
     assert answer is refusal
 
 
@@ -212,7 +212,7 @@ def test_the_barrier_is_passed_only_under_the_held_fence_by_this_very_action(
 @pytest.mark.adr("0033", "2")
 @pytest.mark.parametrize("status", [PENDING, RETRY_WAIT, SUCCEEDED, FAILED, BLOCKED])
 def test_no_other_state_passes_the_barrier(status: ExecutionStatus) -> None:
-    assert start(dispatch(), progress(status), start_command(), FENCE, at(2_000)) is FR
+    assert start(dispatch(), progress(status), start_command(), at(2_000), policy=FENCE) is FR
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_the_last_look_blocks_what_lost_its_authority(
 ) -> None:
     """Deadline and policy are looked at behind the barrier's own lock (W2)."""
     before = progress(LEASED, lease=Lease("owner-1", "token-1", tick(0), tick(D_MS * 2)))
-    after = changed(start(dispatch(), before, start_command(), policy, at(ms)))
+    after = changed(start(dispatch(), before, start_command(), at(ms), policy=policy))
     run = after.execution
     assert (run.status, run.version, run.started_at_ms, after.control) == (BLOCKED, 2, None, None)
     assert (run.result_mutation_id, run.last_result_code) == ("start:1", code)
     assert (run.completed_at_ms, run.updated_at_ms) == (WALL_MS + ms, WALL_MS + ms)
-    assert start(dispatch(), after, start_command(), FENCE, at(ms)) == Replayed(after)
+    assert start(dispatch(), after, start_command(), at(ms), policy=FENCE) == Replayed(after)
 
 
 @pytest.mark.scenario(89, 90)
@@ -243,10 +243,10 @@ def test_an_identical_start_is_a_replay_until_the_execution_moves_on() -> None:
     """A later clock is no other meaning; upstream refuses a repeat with another time."""
     before = progress(EXECUTING)
     for ms in (2_000, 2_001, L_MS + 1):
-        assert start(dispatch(), before, start_command(), FENCE, at(ms)) == Replayed(before)
+        assert start(dispatch(), before, start_command(), at(ms), policy=FENCE) == Replayed(before)
     renewed = changed(renew(before, Renew("dsp-1", fence(2), LEASE_MS), at(2_500)))
     for event in (start_command(), start_command(fence=fence(1, token="token-2"))):
-        assert start(dispatch(), renewed, event, FENCE, at(2_600)) is FR
+        assert start(dispatch(), renewed, event, at(2_600), policy=FENCE) is FR
 
 
 @pytest.mark.scenario(95)
@@ -342,7 +342,7 @@ def test_what_another_event_did_is_no_replay_of_this_one(
     elif isinstance(event, Renew):
         assert renew(before, event, at(6_000)) is FR
     else:
-        assert start(dispatch(), before, event, FENCE, at(6_000)) is FR
+        assert start(dispatch(), before, event, at(6_000), policy=FENCE) is FR
 
 
 @pytest.mark.scenario(116)

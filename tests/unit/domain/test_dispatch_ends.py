@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from qinglong_edge.domain import limits
+from qinglong_edge.domain.backoff import retry_after_ms, waiting_retry_ms
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.dispatch import (
     Answer,
@@ -17,7 +18,6 @@ from qinglong_edge.domain.dispatch import (
     complete,
     put_back,
     release,
-    retry_after_ms,
     start,
     void,
 )
@@ -131,6 +131,11 @@ def test_another_meaning_under_a_used_release_id_is_drift(first: Release, again:
     assert release(after, again, at(2_001)) is DRIFT
 
 
+@pytest.mark.scenario(104)
+def test_a_used_release_id_under_another_version_is_no_replay() -> None:
+    assert release(progress(RETRY_WAIT), RETRY._replace(fence=fence(5)), at(2_001)) is FR
+
+
 @pytest.mark.scenario(102, 227)
 def test_a_clock_behind_the_row_does_not_refuse_a_release() -> None:
     """Upstream refuses it and the lease must run out (W4); ours keeps the later stamp."""
@@ -162,7 +167,7 @@ def test_a_release_after_a_takeover_is_refused() -> None:
     taken = changed(claim(dispatch(), progress(LEASED), claim_command(token="token-2"), at(L_MS)))
     assert release(taken, RETRY, at(L_MS)) is FR
     assert put_back(taken, BACK, at(L_MS)) is FR
-    assert start(dispatch(), taken, start_command(), FENCE, at(L_MS)) is FR
+    assert start(dispatch(), taken, start_command(), at(L_MS), policy=FENCE) is FR
 
 
 @pytest.mark.parametrize(("attempts", "left"), [(1, 0), (2, 1), (5, 4)])
@@ -294,7 +299,7 @@ def test_a_dispatch_that_has_not_started_can_be_withdrawn(status: ExecutionStatu
         None,
     )
     assert cancel(after, "can-1", at(2_600)) == Replayed(after)
-    assert start(dispatch(), after, start_command(), FENCE, at(2_600)) is FR
+    assert start(dispatch(), after, start_command(), at(2_600), policy=FENCE) is FR
     assert release(after, RETRY, at(2_600)) is FR
 
 
@@ -334,3 +339,22 @@ def test_a_reset_past_never_touches_what_has_started_or_ended(status: ExecutionS
 )
 def test_a_spent_attempt_waits_twice_as_long_up_to_a_minute(attempts: int, seconds: int) -> None:
     assert retry_after_ms(attempts) == seconds * 1_000 <= limits.RETRY_MS_MAX
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "wait_ms"),
+    [
+        (-1_000, 30_000),
+        (0, 30_000),
+        (60_001, 30_000),
+        (60_002, 30_001),
+        (1_199_999, 599_999),
+        (1_200_000, 600_000),
+        (10**9, 600_000),
+    ],
+)
+def test_what_is_not_there_yet_is_asked_for_after_half_its_age_within_bounds(
+    age_ms: int, wait_ms: int
+) -> None:
+    """Upstream spends an attempt on it within seconds (W10)."""
+    assert waiting_retry_ms(dispatch(), WALL_MS + age_ms) == wait_ms

@@ -82,7 +82,7 @@ def test_the_builders_values_are_those_that_the_verbs_make() -> None:
     born = baseline(dispatch(), at(0))
     leased = claim(dispatch(), born, claim_command(), at(1_000))
     assert leased == Changed(progress(LEASED))
-    started = start(dispatch(), progress(LEASED), start_command(), FENCE, at(2_000))
+    started = start(dispatch(), progress(LEASED), start_command(), at(2_000), policy=FENCE)
     assert started == Changed(progress(EXECUTING))
     for outcome, status in ((Outcome.SUCCEEDED, SUCCEEDED), (Outcome.FAILED, FAILED)):
         done = Complete("dsp-1", fence(2), "done-1", outcome, "done")

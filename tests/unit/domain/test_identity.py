@@ -1,17 +1,29 @@
 import pytest
 
 from qinglong_edge.domain import limits
-from qinglong_edge.domain.errors import RefusedError
+from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.errors import RefusedError, UsageError
 from qinglong_edge.domain.identity import (
+    SESSIONS_MAX,
     STRONG,
     Assurance,
+    Identity,
+    IdentityRefusal,
+    IdentityState,
+    PasswordHash,
     Principal,
     Session,
+    disable,
+    new_identity,
+    new_session,
     require_strong,
+    rotate,
     session_active,
+    sessions_to_drop,
 )
+from qinglong_edge.domain.policy import Subject, SubjectType
 from qinglong_edge.domain.tick import Now
-from tests.support.builders import ANA, HOUR_MS, at, tick
+from tests.support.builders import ANA, BOB, BOT, EDGE, HOUR_MS, at, tick
 from tests.support.clock import WALL_MS
 
 LIMIT_MS = limits.STRONG_AUTHENTICATION_AGE_MS_MAX
@@ -97,3 +109,129 @@ def test_a_proof_from_the_future_is_no_proof(now: Now) -> None:
     """Contract 10.1: a principal is active from its authentication on, on both clocks."""
     with pytest.raises(RefusedError):
         require_strong(PRINCIPAL, now)
+
+
+PASSWORD = PasswordHash("scrypt:15:8:1", b"salt", b"value")
+TOKEN, OTHER_TOKEN = "a" * 64, "b" * 64
+USER = Identity(ANA, IdentityState.ACTIVE, 1, PASSWORD, None, WALL_MS, WALL_MS)
+AGENT = Identity(BOT, IdentityState.ACTIVE, 1, None, TOKEN, WALL_MS, WALL_MS)
+
+
+def test_a_user_is_born_with_a_password_and_an_agent_with_a_token() -> None:
+    assert new_identity(ANA, password=PASSWORD, token_digest=None, now=at(0)) == USER
+    assert new_identity(BOT, password=None, token_digest=TOKEN, now=at(0)) == AGENT
+
+
+@pytest.mark.parametrize(
+    ("subject", "password", "token"),
+    [
+        (ANA, None, None),
+        (ANA, None, TOKEN),
+        (ANA, PASSWORD, TOKEN),
+        (BOT, PASSWORD, None),
+        (BOT, None, None),
+        (BOT, PASSWORD, TOKEN),
+        (BOT, None, "A" * 64),
+        (BOT, None, "a" * 63),
+        (EDGE, PASSWORD, None),
+        (EDGE, None, TOKEN),
+        (Subject(SubjectType.USER, "-ana"), PASSWORD, None),
+        (Subject(SubjectType.USER, "a" * 65), PASSWORD, None),
+        (Subject(SubjectType.AGENT, "a\n"), None, TOKEN),
+    ],
+)
+def test_no_other_identity_is_born(
+    subject: Subject, password: PasswordHash | None, token: str | None
+) -> None:
+    with pytest.raises(UsageError):
+        new_identity(subject, password=password, token_digest=token, now=at(0))
+
+
+@pytest.mark.parametrize("identity", [USER, AGENT])
+@pytest.mark.parametrize("ms", [-5, 7])
+def test_an_identity_is_disabled_once_and_for_good(identity: Identity, ms: int) -> None:
+    after = identity._replace(
+        state=IdentityState.DISABLED, version=2, updated_at_ms=WALL_MS + max(0, ms)
+    )
+    assert disable(identity, at(ms)) == Changed(after)
+    assert disable(after, at(9)) is IdentityRefusal.ALREADY_DISABLED
+
+
+def test_an_agent_gets_another_token_and_the_token_tells_a_replay() -> None:
+    after = AGENT._replace(token_digest=OTHER_TOKEN, version=2, updated_at_ms=WALL_MS + 7)
+    assert rotate(AGENT, OTHER_TOKEN, at(7)) == Changed(after)
+    assert rotate(after, OTHER_TOKEN, at(9)) == Replayed(after)
+
+
+@pytest.mark.parametrize(
+    ("identity", "refusal"),
+    [
+        (USER, IdentityRefusal.NOT_FOUND),
+        (AGENT._replace(state=IdentityState.DISABLED), IdentityRefusal.ALREADY_DISABLED),
+    ],
+)
+def test_only_an_active_agent_has_a_token_to_change(
+    identity: Identity, refusal: IdentityRefusal
+) -> None:
+    for token in (TOKEN, OTHER_TOKEN):
+        assert rotate(identity, token, at(7)) is refusal
+
+
+LATER = SESSION._replace(
+    authenticated_at_ms=WALL_MS + 9, authenticated_tick=tick(9), expires_at_ms=WALL_MS + 9 + HOUR_MS
+)
+
+
+@pytest.mark.parametrize(
+    ("taken", "now", "answer"),
+    [
+        ([], at(9), Changed(LATER)),
+        ([SESSION], at(9), Replayed(SESSION)),
+        ([SESSION], at(HOUR_MS), Changed(LATER)),
+        ([SESSION._replace(session_id="ses-2")], at(9), IdentityRefusal.SESSION_TAKEN),
+        ([SESSION._replace(token_digest=TOKEN)], at(9), IdentityRefusal.SESSION_TAKEN),
+        ([SESSION._replace(subject=BOB)], at(9), IdentityRefusal.SESSION_TAKEN),
+        ([SESSION._replace(subject=BOB)], at(HOUR_MS), IdentityRefusal.SESSION_TAKEN),
+        (
+            [SESSION._replace(assurance=Assurance.SINGLE_FACTOR)],
+            at(9),
+            IdentityRefusal.SESSION_TAKEN,
+        ),
+    ],
+)
+def test_a_session_asked_for_again_replays_while_it_holds(
+    taken: list[Session], now: Now, answer: Changed[Session] | Replayed[Session] | IdentityRefusal
+) -> None:
+    assert new_session(LATER, taken, now) == answer
+
+
+def sessions(count: int) -> list[Session]:
+    """Return sessions a minute apart, the newest first."""
+    return [
+        SESSION._replace(
+            session_id=f"ses-{n:02}",
+            authenticated_at_ms=WALL_MS + n,
+            authenticated_tick=tick(n),
+            expires_at_ms=WALL_MS + n + HOUR_MS,
+        )
+        for n in reversed(range(count))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "ms", "dropped"),
+    [
+        (0, 99, 0),
+        (SESSIONS_MAX - 1, 99, 0),
+        (SESSIONS_MAX, 99, 1),
+        (SESSIONS_MAX + 3, 99, 4),
+        (3, HOUR_MS + 1, 2),
+        (3, HOUR_MS + 2, 3),
+        (SESSIONS_MAX + 2, HOUR_MS + 1, 3),
+        (SESSIONS_MAX + 2, HOUR_MS * 2, SESSIONS_MAX + 2),
+    ],
+)
+def test_ended_sessions_and_then_the_oldest_make_room(count: int, ms: int, dropped: int) -> None:
+    known = sessions(count)
+    gone = sessions_to_drop(known, at(ms))
+    assert [each.session_id for each in gone] == [f"ses-{n:02}" for n in range(dropped)]

@@ -4,6 +4,7 @@ from qinglong_edge.domain.errors import QinglongError, UsageError
 from qinglong_edge.domain.ids import STATIC_PERMISSIONS
 from qinglong_edge.domain.policy import (
     READ_SET,
+    Authority,
     BindingState,
     BindRole,
     Effect,
@@ -17,14 +18,16 @@ from qinglong_edge.domain.policy import (
     Subject,
     SubjectType,
     append_binding,
+    check_bind,
     check_subject,
     decide_effect,
+    leaves_no_owner,
     parse_subject,
     role_above,
     role_grants,
     same_binding,
 )
-from tests.support.builders import ANA, BOB, BOT, PROJECT
+from tests.support.builders import ANA, BOB, BOT, FENCE, PROJECT
 
 ACTIVE = Project(PROJECT, "Home", "home", ProjectStatus.ACTIVE, 4, 0, 0)
 ARCHIVED = ACTIVE._replace(status=ProjectStatus.ARCHIVED)
@@ -209,6 +212,81 @@ def test_a_replay_means_the_same_row_times_apart(change: dict[str, object], *, s
     assert isinstance(row, RoleBinding)
     asked = BIND._replace(**change)  # type: ignore[arg-type]
     assert same_binding(row, asked) is same
+
+
+def test_a_change_that_takes_the_history_as_it_is_names_no_version() -> None:
+    current = bound(BOB, VIEWER, 7)
+    asked = BIND._replace(expected_version=None, role=OPERATOR)
+    row = append_binding(current, asked, 10)
+    assert isinstance(row, RoleBinding)
+    assert row.version == 8
+    assert same_binding(row, asked)
+
+
+@pytest.mark.parametrize("own", Role)
+@pytest.mark.parametrize("asked", [*Role, None])
+@pytest.mark.parametrize("held", [*Role, None])
+def test_nobody_grants_above_their_own_role_nor_touches_who_stands_above(
+    own: Role, asked: Role | None, held: Role | None
+) -> None:
+    current = None if held is None else bound(BOB, held, 1)
+    event = BIND._replace(expected_version=None, role=asked, authority=Authority(own, FENCE))
+    above = any(role is not None and role_above(role, own) for role in (asked, held))
+    answer = append_binding(current, event, 10)
+    assert (answer is PolicyRefusal.ABOVE_OWN_ROLE) is above
+    assert isinstance(append_binding(current, event._replace(authority=None), 10), RoleBinding)
+
+
+def test_an_agent_is_never_bound_owner_not_even_by_the_program() -> None:
+    for authority in (None, Authority(OWNER, FENCE)):
+        event = BIND._replace(subject=BOT, role=OWNER, authority=authority)
+        assert append_binding(None, event, 10) is PolicyRefusal.AGENT_OWNER
+        event = event._replace(role=ADMIN)
+        assert isinstance(append_binding(None, event, 10), RoleBinding)
+
+
+@pytest.mark.parametrize(
+    ("owners", "role", "none_left"),
+    [
+        ([BOB], None, True),
+        ([BOB], ADMIN, True),
+        ([BOB], OWNER, False),
+        ([BOB, ANA], None, False),
+        ([ANA], None, False),
+        ([], None, False),
+    ],
+)
+def test_a_project_keeps_its_last_owner(
+    owners: list[Subject], role: Role | None, *, none_left: bool
+) -> None:
+    assert leaves_no_owner(owners, BOB, role) is none_left
+
+
+@pytest.mark.scenario(5)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"project_id": ""},
+        {"project_id": "a\n"},
+        {"project_id": "x" * 129},
+        {"subject": Subject(SubjectType.USER, "")},
+        {"changed_by": Subject(SubjectType.USER, "x" * 256)},
+        {"mutation_id": "a b"},
+        {"mutation_id": "x" * 65},
+        {"expected_version": -1},
+        {"expected_version": 2_147_483_647},
+        {"expected_version": True},
+        {"expected_version": 1.0},
+    ],
+)
+def test_a_malformed_binding_is_refused_before_any_read(change: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        check_bind(BIND._replace(**change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("expected", [None, 0, 2_147_483_646])
+def test_a_binding_within_its_bounds_passes(expected: int | None) -> None:
+    check_bind(BIND._replace(expected_version=expected))
 
 
 @pytest.mark.scenario(5)

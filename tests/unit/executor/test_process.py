@@ -129,7 +129,7 @@ def test_a_child_begins_with_a_clean_slate(shell: Shell, tmp_path: Path) -> None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     output = Output()
     try:
-        script = "umask; pwd; cat; ls /proc/self/fd; grep Sig[BI] /proc/$$/status"
+        script = "umask; pwd; cat; ls /proc/self/fd; grep Sig[BI] /proc/self/status"
         assert shell(script, output) == Exited(0)
         assert blocked <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
@@ -273,11 +273,14 @@ def members(pgid: int) -> list[int]:
     return found
 
 
-def test_a_status_that_somebody_else_took_is_lost(shell: Shell) -> None:
+def test_a_status_that_somebody_else_took_is_lost(shell: Shell, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+
     def steal(data: bytes) -> None:
+        (tmp_path / "gate").write_text("go\n")
         os.waitpid(int(data), 0)
 
-    assert shell("echo $$", Output(steal)) == Lost(None)
+    assert shell(f"echo $$; read go < {tmp_path}/gate", Output(steal)) == Lost(None)
 
 
 def test_an_error_of_our_own_kills_the_group_and_passes(shell: Shell) -> None:

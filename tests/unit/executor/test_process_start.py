@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from qinglong_edge.executor.process import Exited, NotStarted, group_empty
+from qinglong_edge.executor.process import Exited, NotStarted
+from qinglong_edge.executor.process_group import group_empty
 from tests.package.source_tree import ROOT
 from tests.support.children import PATIENCE_S, gone, nothing_left, plain
 

@@ -275,7 +275,7 @@ CREATE INDEX executions_manual ON executions (action) WHERE control_status = 'ma
 CREATE TABLE plans (
   action INTEGER PRIMARY KEY REFERENCES actions (key),
   body BLOB NOT NULL CHECK (length(body) BETWEEN 2 AND 32768),
-  preview BLOB NOT NULL CHECK (length(preview) BETWEEN 2 AND 16384)
+  preview BLOB NOT NULL CHECK (length(preview) BETWEEN 2 AND 40960)
 ) STRICT;
 
 -- Deleting is possible only while this one row stands, inside the transaction that prunes.

@@ -1,0 +1,16 @@
+"""How long a dispatch waits before it is due again."""
+
+from qinglong_edge.domain import limits
+from qinglong_edge.domain.execution import Dispatch
+
+
+def retry_after_ms(attempt_count: int) -> int:
+    """Return how long a spent attempt waits: 1 s, doubling, at most a minute."""
+    doublings = min(max(attempt_count, 1) - 1, limits.RETRY_EXPONENT_MAX)
+    return min(limits.RETRY_MS_MAX, limits.RETRY_BASE_MS << doublings)
+
+
+def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
+    """Return how long to wait for a handler or plan that is not there: half the age, bounded."""
+    age_ms = max(0, now_at_ms - dispatch.created_at_ms)
+    return min(limits.WAITING_RETRY_MS_MAX, max(limits.WAITING_RETRY_MS_MIN, age_ms // 2))

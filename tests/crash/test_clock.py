@@ -1,0 +1,225 @@
+"""Jump the clocks of real children, and reboot them: ticks decide lengths, nothing ever revives."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from qinglong_edge.executor.ambient import SystemClocks
+from tests.support.crash import (
+    BOT_FILE,
+    CYCLE,
+    STATUS,
+    VERIFY,
+    Ended,
+    Place,
+    Row,
+    Workshop,
+    approve,
+    cancel,
+    check_moved,
+    check_view,
+    dispatch,
+    propose,
+    ready,
+    show,
+)
+from tests.support.crash_driver import Call, Shift, Spot
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+NOW = SystemClocks().read()
+
+HOUR_BACK = Shift(wall_ms=-HOUR_MS)
+IN_1970 = Shift(wall_ms=MINUTE_MS - NOW.wall_ms)
+TEN_YEARS = Shift(wall_ms=3_653 * DAY_MS)
+WALLS = {"hour_back": HOUR_BACK, "in_1970": IN_1970, "ten_years": TEN_YEARS}
+
+REBOOT = Shift(boot_ms=5_000 - NOW.boot_ms, boot_id="another-boot")
+REBOOTS = {
+    "kept_time": REBOOT,
+    "minutes_lost": REBOOT._replace(wall_ms=-3 * MINUTE_MS),  # still believed
+    "hour_back": REBOOT._replace(wall_ms=-HOUR_MS),
+    "in_1970": REBOOT._replace(wall_ms=IN_1970.wall_ms),
+    "ten_years": REBOOT._replace(wall_ms=TEN_YEARS.wall_ms),
+}
+ALL = {**WALLS, **{f"reboot_{name}": shift for name, shift in REBOOTS.items()}}
+DUE = Call("action.list", {"state": "due", "limit": 20, "cursor": None}, BOT_FILE)
+
+
+def later(shift: Shift, ms: int) -> Shift:
+    """Return the same clocks after some time has passed."""
+    return shift._replace(wall_ms=shift.wall_ms + ms, boot_ms=shift.boot_ms + ms)
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    with closing(Workshop(tmp_path_factory.mktemp("clock"))) as made:
+        yield made
+
+
+def check_stamps(row: Row) -> None:
+    stamps = [row.started_at_ms, row.completed_at_ms, row.updated_at_ms]
+    known = [stamp for stamp in stamps if stamp is not None]
+    assert known == sorted(known), f"a stamp went back: {row}"
+
+
+def states(ended: Ended) -> list[str]:
+    return [answer["body"]["effective_state"] for answer in ended.answers]
+
+
+STEPS = [
+    Spot("before", "claim_start"),
+    Spot("after", "claim_start"),
+    Spot("inside", "execute"),
+    Spot("before", "complete_start"),
+    Spot("after", "complete_start"),
+    Spot("inside", "execute", 2),
+    Spot("before", "complete"),
+]
+
+
+@pytest.mark.scenario(227, 228)
+@pytest.mark.parametrize("spot", STEPS, ids=lambda spot: f"{spot.moment}_{spot.step}_{spot.nth}")
+@pytest.mark.parametrize("wall", WALLS)
+def test_a_jump_of_the_wall_within_a_cycle_loses_no_verdict(
+    shop: Workshop, wall: str, spot: Spot
+) -> None:
+    place = shop.home(*ready("good", "good"))
+    before = place.view()
+    assert place.live(CYCLE, jumps=[[spot, WALLS[wall]]]).exits == [0]
+    after = place.view()
+    check_moved(before, after)
+    # Ten years on, the second approval has expired before its barrier: blocked, never executed.
+    passed = wall == "ten_years" and STEPS.index(spot) < STEPS.index(
+        Spot("before", "complete_start")
+    )
+    second = ("blocked", "start_deadline_passed") if passed else ("succeeded", "exit_0")
+    found = {name: (row.status, row.result) for name, row in after.actions.items()}
+    assert found == {"apr-1": ("succeeded", "exit_0"), "apr-2": second}
+    assert after.begun == ({"dsp-1": 1} if passed else {"dsp-1": 1, "dsp-2": 1})
+    for row in after.actions.values():
+        check_stamps(row)
+    assert place.live(VERIFY, CYCLE).exits == [0, 0]
+    assert place.view()[:1] == after[:1]
+
+
+@pytest.mark.scenario(227)
+@pytest.mark.parametrize("wall", WALLS)
+def test_a_clock_that_cannot_be_believed_lets_nothing_new_in(shop: Workshop, wall: str) -> None:
+    place = shop.home(propose(1), *ready("good", "good")[2:], propose(3))
+    place.log_in(1, clock=WALLS[wall])
+    strange = place.live(propose(4), approve(1), clock=WALLS[wall])
+    assert (strange.exits, strange.errors) == ([3, 3], ["clock_untrusted"] * 2)
+    if wall != "ten_years":  # where every open request has expired
+        assert place.live(cancel(3), CYCLE, clock=WALLS[wall]).exits == [0, 0]
+        assert place.view().begun == {"dsp-2": 1}
+    status = place.live(STATUS, clock=WALLS[wall]).answers[0]["body"]
+    assert (status["clock"]["trusted"], status["health"]) == (False, "attention")
+    place.log_in(2)
+    assert place.live(approve(1), propose(4)).exits == [0, 0], "the clock was put right"
+
+
+@pytest.mark.scenario(227)
+@pytest.mark.parametrize("clock", ALL)
+def test_an_expired_approval_never_revives(shop: Workshop, clock: str) -> None:
+    given = (propose(1, lifetime_ms=MINUTE_MS), approve(1, hold=True))
+    after_expiry = later(Shift(), 2 * MINUTE_MS)
+    place = shop.place(
+        *({"calls": [call]} for call in (*given, propose(3, lifetime_ms=MINUTE_MS))),
+        {"calls": [propose(2)], "clock": after_expiry},
+    )
+    assert states(place.live(show(1), show(3), clock=after_expiry)) == ["expired", "expired"]
+    shift = ALL[clock]
+    place.log_in(1, clock=shift)
+    strange = place.live(dispatch(1), approve(3), cancel(3), CYCLE, clock=shift)
+    assert strange.exits[:3] == [3, 3, 3], strange
+    assert strange.errors[0] == "approval_expired"
+    assert strange.errors[1] in {"approval_expired", "clock_untrusted"}
+    believed = later(shift, 12 * MINUTE_MS)
+    assert place.live(CYCLE, clock=believed).exits == [0]
+    place.log_in(2, clock=believed)
+    later_on = place.live(dispatch(1), approve(3), clock=believed)
+    assert (later_on.exits, later_on.errors[0]) == ([3, 3], "approval_expired")
+    after = place.view()
+    assert [after.actions[f"apr-{nth}"].dispatch_id for nth in (1, 3)] == [None, None]
+    assert after.begun == {}
+    settled = [row.state for row in after.actions.values()]
+    stable = clock in {"hour_back", "ten_years", "reboot_hour_back"}
+    assert (settled == ["expired"] * 3) == stable, "believing a new time voids what is open"
+
+
+@pytest.mark.scenario(227)
+@pytest.mark.parametrize("clock", ALL)
+def test_no_lease_is_stuck_whatever_the_clock_says(shop: Workshop, clock: str) -> None:
+    left = {"calls": [CYCLE], "kill": Spot("after", "claim")}
+    place = shop.place(*({"calls": [call]} for call in ready("bad", "good")), left)
+    before = place.view()
+    assert [row.status for row in before.actions.values()] == ["leased", "leased"]
+    place.live(CYCLE, clock=ALL[clock])
+    after = place.view()
+    check_moved(before, after)
+    good = after.actions["apr-2"]
+    expired = clock.endswith("ten_years")
+    assert good.status == ("blocked" if expired else "succeeded")
+    assert after.begun == ({} if expired else {"dsp-2": 1})
+    assert "leased" not in {row.status for row in after.actions.values()}
+
+
+def test_leases_of_an_earlier_boot_are_due_at_once(shop: Workshop) -> None:
+    left = {"calls": [CYCLE], "kill": Spot("after", "claim")}
+    place = shop.place(*({"calls": [call]} for call in ready("bad", "good")), left)
+    same_boot, next_boot = place.live(DUE), place.live(DUE, clock=REBOOT)
+    assert same_boot.answers[0]["body"]["items"] == []
+    items = next_boot.answers[0]["body"]["items"]
+    assert [item["dispatch_id"] for item in items] == ["dsp-1", "dsp-2"]
+    assert place.view().sizes["boots"] == 1, "a look stored the boot"
+    place.live(CYCLE, clock=REBOOT)
+    assert place.view().sizes["boots"] == 2
+    assert place.view().begun == {"dsp-2": 1}
+
+
+@pytest.mark.scenario(128, 228)
+@pytest.mark.parametrize("clock", ALL)
+def test_what_executed_before_a_jump_or_a_reboot_waits_for_a_person(
+    shop: Workshop, clock: str
+) -> None:
+    left = {"calls": [CYCLE], "kill": Spot("inside", "execute")}
+    place = shop.place(*({"calls": [call]} for call in ready("good")), left)
+    before = place.view()
+    assert before.actions["apr-1"].status == "executing"
+    shift = ALL[clock]
+    ended = place.live(CYCLE, CYCLE, STATUS, clock=shift)
+    backlog = ended.answers[2]["body"]["backlog"]
+    assert (backlog["recovery_due"], backlog["executing"], backlog["due"]) == (1, 0, 0)
+    after = place.view()
+    check_moved(before, after)
+    assert after.begun == {}
+    assert states(place.live(show(1), clock=shift)) == ["recovery_required"]
+    check_stamps(after.actions["apr-1"])
+
+
+@pytest.mark.scenario(228)
+@pytest.mark.parametrize(
+    "slept",
+    [Shift(boot_ms=10 * MINUTE_MS), TEN_YEARS._replace(boot_ms=10 * MINUTE_MS)],
+    ids=["suspended", "suspended_and_ten_years"],
+)
+def test_a_late_completion_wins_if_it_is_first(shop: Workshop, slept: Shift) -> None:
+    place = shop.home(*ready("copying"))
+    ended = place.live(CYCLE, jumps=[[Spot("inside", "execute"), slept]])
+    assert ended.exits == [0], ended
+    done = place.view()
+    check_view(done)
+    assert (done.actions["apr-1"].status, done.begun) == ("succeeded", {"dsp-1": 1})
+    check_stamps(done.actions["apr-1"])
+    # What another reader saw meanwhile, and what a power cut would have left.
+    meanwhile = Place(place.directory, place.nursery, state=place.directory / "mid")
+    seen = meanwhile.live(STATUS, CYCLE, STATUS, clock=slept)
+    due: list[Any] = [seen.answers[nth]["body"]["backlog"]["recovery_due"] for nth in (0, 2)]
+    assert due == [1, 1]
+    assert seen.answers[1]["body"]["recovery"]["scanned"] == 1
+    left = meanwhile.view()
+    assert (left.actions["apr-1"].status, left.begun) == ("executing", {"dsp-1": 1})
