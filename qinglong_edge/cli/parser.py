@@ -110,8 +110,15 @@ def _asked(argv: Sequence[str]) -> str | None:
     return min(found, default=None)
 
 
+_UNUSED_WIDTH = 100
+
+
 class _Parser(argparse.ArgumentParser):
     """Parse without ever printing or exiting."""
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """Return a formatter of fixed width: asking for the terminal's would load `shutil`."""
+        return argparse.HelpFormatter(self.prog, width=_UNUSED_WIDTH)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would have printed, without the values of the call."""

@@ -101,26 +101,33 @@ def _cycle(owner: StateOwner, caller: Caller, args: JsonObject) -> Answer:
 
 
 def _wait(state_dir: str, surroundings: Surroundings, caller: Caller, args: JsonObject) -> Answer:
-    """Look again and again, owning the state only for each look, until the action has ended."""
+    """Look again and again, owning the state only for each look, until the action has ended.
+
+    While another command owns the state (it may be the one that runs the action) the wait goes on.
+    """
     left_ms = args["timeout_ms"]
     clocks = surroundings.clocks
     end_ms = clocks.monotonic_ms() + (left_ms if isinstance(left_ms, int) else 0)
     asked = {"id": args["id"]}
     show = TABLE["action.show"].run
+    seen: Answer | None = None
     while True:
-        seen = _owned(
-            state_dir, surroundings, lambda owner: show(owner.look().engine, caller, asked)
-        )
-        close_left_open()
-        state = seen.body["effective_state"]
-        if state in _SETTLED:
+        try:
+            seen = _owned(
+                state_dir, surroundings, lambda owner: show(owner.look().engine, caller, asked)
+            )
+            close_left_open()
+        except UnavailableError as error:
+            if error.code != "state_busy" or clocks.monotonic_ms() >= end_ms:
+                raise
+        state = None if seen is None else seen.body["effective_state"]
+        if seen is not None and state in _SETTLED:
             return seen
         left = end_ms - clocks.monotonic_ms()
-        if left <= 0:
-            return seen._replace(
-                exit_code=status.ATTENTION if state in _PERSON else status.CONVERGING
-            )
-        time.sleep(min(_WAIT_S, left / 1000))
+        if seen is not None and left <= 0:
+            code = status.ATTENTION if state in _PERSON else status.CONVERGING
+            return seen._replace(exit_code=code)
+        time.sleep(max(0, min(_WAIT_S, left / 1000)))
 
 
 def _explicit(request: Request) -> tuple[str | None, str | None]:
