@@ -10,12 +10,61 @@ import pytest
 from tests.cli.conftest import Edge, shell_plan
 
 ELSEWHERE = frozenset(
-    """_asyncio _ctypes _decimal _hashlib _lzma _multiprocessing _ssl _uuid asyncio cgi cgitb
-    compileall concurrent.futures ctypes curses dbm decimal distutils doctest email ensurepip
-    fractions http.client http.server importlib.metadata importlib.resources lib2to3 logging lzma
-    mailbox mimetypes multiprocessing nntplib pathlib plistlib pydoc pydoc_data pyexpat readline
-    smtplib ssl statistics stringprep unicodedata unittest urllib uuid venv wsgiref xml xmlrpc
-    zipapp zipfile""".split()
+    [
+        "_asyncio",
+        "_ctypes",
+        "_decimal",
+        "_hashlib",
+        "_lzma",
+        "_multiprocessing",
+        "_ssl",
+        "_uuid",
+        "asyncio",
+        "cgi",
+        "cgitb",
+        "compileall",
+        "concurrent.futures",
+        "ctypes",
+        "curses",
+        "dbm",
+        "decimal",
+        "distutils",
+        "doctest",
+        "email",
+        "ensurepip",
+        "fractions",
+        "http.client",
+        "http.server",
+        "importlib.metadata",
+        "importlib.resources",
+        "lib2to3",
+        "logging",
+        "lzma",
+        "mailbox",
+        "mimetypes",
+        "multiprocessing",
+        "nntplib",
+        "pathlib",
+        "plistlib",
+        "pydoc",
+        "pydoc_data",
+        "pyexpat",
+        "readline",
+        "smtplib",
+        "ssl",
+        "statistics",
+        "stringprep",
+        "unicodedata",
+        "unittest",
+        "urllib",
+        "uuid",
+        "venv",
+        "wsgiref",
+        "xml",
+        "xmlrpc",
+        "zipapp",
+        "zipfile",
+    ]
 )
 OPENSSL = frozenset({"_hashlib", "hashlib", "_ssl", "ssl"})
 WITH_PASSWORD = frozenset({"init", "login", "user add"})
