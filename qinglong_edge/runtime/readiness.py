@@ -55,7 +55,11 @@ def candidate(dispatch: Dispatch, approvals: Approvals, handlers: Handlers) -> C
         return LetGo("plan_missing", spend=False)
     plan = stored[0]
     inspect_ms = handlers.inspect_deadline_ms(dispatch.action.action_type)
-    return Candidate(dispatch, plan, handler, inspect_ms, handler.deadline_ms(plan))
+    try:
+        execute_ms = handler.deadline_ms(plan)
+    except UsageError:
+        return LetGo("plan_invalid", retry=False)  # approved under other rules than this build's
+    return Candidate(dispatch, plan, handler, inspect_ms, execute_ms)
 
 
 def inspect(
