@@ -49,7 +49,8 @@ class Registry:
         """
         details = {"action_type": action_type[:64]}
         if action_type not in ACTION_TYPES:
-            raise UsageError("unknown_action_type", "no such action type")
+            known = ", ".join(sorted(ACTION_TYPES))
+            raise UsageError("unknown_action_type", f"no such action type; there are {known}")
         reach = self.reach(action_type)
         if reach is Reach.NOT_AVAILABLE:
             message = f"{action_type}: not carried by this build"

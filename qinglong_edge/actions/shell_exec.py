@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.action import Plan, PlanFile, action_digest, check_path
-from qinglong_edge.domain.canonical import Fields, Json, JsonObject, new_sha256, ordered
+from qinglong_edge.domain.canonical import Fields, Hash, Json, JsonObject, ordered
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.execution import Dispatch, Outcome
 from qinglong_edge.executor import process
@@ -266,7 +266,7 @@ def file_fault(files: tuple[PlanFile, ...], *, expired: Callable[[], bool]) -> s
 
 
 def _digest_of(fd: int, expired: Callable[[], bool]) -> str | None:
-    running = new_sha256()
+    running = Hash()
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return ""
     while data := os.read(fd, _READ_BYTES):

@@ -104,12 +104,11 @@ def _session(request: Request, body: JsonObject) -> "StoredSession":
     """Return what the session file shall hold; the token goes there and nowhere else."""
     from qinglong_edge.cli.session_file import StoredSession  # noqa: PLC0415  # as above
 
-    expires_at_ms, state_id = body.get("expires_at_ms"), body.get("state_id")
+    expires_at_ms = body.get("expires_at_ms")
     return StoredSession(
         subject=str(body.get("subject")),
         session_token=str(request.args["session_token"]),
         expires_at_ms=expires_at_ms if isinstance(expires_at_ms, int) else 0,
-        state_id=state_id if isinstance(state_id, str) else None,
     )
 
 

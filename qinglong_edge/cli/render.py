@@ -273,10 +273,8 @@ def _view_demo(body: JsonObject) -> Iterator[str]:
 
 def _view_logs(body: JsonObject) -> Iterator[str]:
     """Print what the action wrote as it stands, escapes aside; the rest only where it says more."""
-    texts = [key for key in ("text", "log", "output", "content") if isinstance(body.get(key), str)]
-    for key in texts:
-        yield from block(str(body[key]))
-    rest = {key: value for key, value in body.items() if key not in texts and value}
+    yield from block(str(body.get("text", "")))
+    rest = {key: value for key, value in body.items() if key != "text" and value}
     yield from _members(rest, Look())
 
 

@@ -38,7 +38,6 @@ class StoredSession(NamedTuple):
     subject: str
     session_token: str
     expires_at_ms: int
-    state_id: str | None = None
 
 
 def state_path(options: Options, environ: Mapping[str, str]) -> str:
@@ -120,12 +119,7 @@ def write_session(path: str, session: StoredSession, *, entropy: Entropy) -> Non
     Raises `UsageError` (`session_file_insecure`) where a link or a directory has the name, and
     `UnavailableError` (`session_file_not_written`); then the file before stands as it was.
     """
-    body: dict[str, Json] = {"schema_version": SCHEMA_VERSION}
-    if session.state_id is not None:
-        body["state_id"] = session.state_id
-    body["subject"] = session.subject
-    body["session_token"] = session.session_token
-    body["expires_at_ms"] = session.expires_at_ms
+    body: dict[str, Json] = {"schema_version": SCHEMA_VERSION, **session._asdict()}
     _refuse_strangers(path)
     directory = os.path.dirname(path)
     new = os.path.join(directory, f".{os.path.basename(path)[:64]}.{entropy(8).hex()}")
@@ -214,14 +208,14 @@ def _insecure(path: str) -> UsageError:
 def _parse(data: bytes) -> StoredSession:
     fields = Fields(parse_object(data, "session", most=SESSION_BYTES_MAX), "session")
     version = fields.take("schema_version")
-    state_id, subject = fields.maybe("state_id"), fields.take("subject")
+    subject = fields.take("subject")
     token, expires = fields.take("session_token"), fields.take("expires_at_ms")
     fields.done()
     known = type(version) is int and version == SCHEMA_VERSION
-    texts = isinstance(subject, str) and isinstance(state_id, str | None)
-    if not known or not texts or not isinstance(token, str) or type(expires) is not int:
+    texts = isinstance(subject, str) and isinstance(token, str)
+    if not known or not texts or type(expires) is not int:
         raise UsageError("session_file_malformed", "session: a member has the wrong type")
-    return StoredSession(str(subject), token, expires, None if state_id is None else str(state_id))
+    return StoredSession(str(subject), str(token), expires)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -7,7 +7,7 @@ two to three times the bytes. Its lock ends with the process.
 import os
 import sqlite3
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 from qinglong_edge.actions.manifest import read_manifest
 from qinglong_edge.actions.registry import Registry
@@ -35,14 +35,6 @@ _WAL_MARK_AT = 18  # SQLite's file format: the write version, 2 for WAL
 _WAL_MARK = 2
 
 
-class Store(NamedTuple):
-    """Hold an open database together with the engine on top of it."""
-
-    database: Database
-    engine: Engine
-    kind: Kind | None  # None: opened for writing
-
-
 class StateOwner:
     """Own one state directory until the process ends or `close` is called."""
 
@@ -54,12 +46,12 @@ class StateOwner:
         self._lock = OwnerLock.acquire(state_dir, clocks=surroundings.clocks)
         self._opened: database.Opened | None = None
 
-    def look(self) -> Store:
+    def look(self) -> Engine:
         """Open for reading; writes nothing unless a log lies there, which the close folds in."""
         opened = self._look()
-        return self._store(opened.connection, self._meta(opened.connection), opened.kind)
+        return self._believed(opened.connection, self._meta(opened.connection))
 
-    def write(self) -> Store:
+    def write(self) -> Engine:
         """Open for writing, by way of a look that tells how; a look that read a log goes on."""
         opened = self._opened or self._look()
         recorded = self._meta(opened.connection)
@@ -72,7 +64,7 @@ class StateOwner:
             journal = cast("database.Journal", recorded.journal)
             connection = database.open_writing(self._path, journal)
             self._opened = database.Opened(connection, Kind.RECOVERED)
-        return self._store(connection, recorded, None)
+        return self._believed(connection, recorded)
 
     def migrating(self) -> sqlite3.Connection:
         """Open for writing whatever the schema; the file's own mark tells its journal."""
@@ -114,7 +106,7 @@ class StateOwner:
                 "journal_unusable", "the state was moved to where its journal mode does not work"
             )
 
-    def _store(self, connection: sqlite3.Connection, recorded: Meta, kind: Kind | None) -> Store:
+    def _believed(self, connection: sqlite3.Connection, recorded: Meta) -> Engine:
         around = self._around
         opened = Database(
             connection,
@@ -125,7 +117,7 @@ class StateOwner:
         opened.settle = actions.settle
         boots = opened.boots()
         epoch_file.check(self._state_dir, boots[0].epoch if boots else 0)
-        return Store(opened, self._engine(opened, recorded), kind)
+        return self._engine(opened, recorded)
 
     def _engine(self, opened: Database, recorded: Meta) -> Engine:
         around, logs_dir = self._around, os.path.join(self._state_dir, LOGS)

@@ -21,14 +21,16 @@ exit: 0 done, 2 usage, 3 refused, 4 unavailable, 5 damaged, 10 converging, 20 a 
 _HINTS = {
     "clock_untrusted": "set the clock, or wait ten minutes until it is believed again",
     "handler_not_available": f"{PROGRAM} handler list shows what this build carries",
-    "handler_not_enabled": f"{PROGRAM} handler list shows what is enabled",
+    "handler_not_enabled": "list the type in STATE/manifest.json; docs/operations.md shows how",
     "migration_required": f"{PROGRAM} migrate brings the state to this program's schema",
     "not_initialised": f"{PROGRAM} init --owner NAME makes one; or name another with --state DIR",
+    "proposal_denied": "name an agent with --token-file FILE; users decide, they do not propose",
+    "approval_version_conflict": f"a held request goes on with {PROGRAM} action dispatch ID",
     "profile_not_local": "the local profiles are edge and standalone",
     "repeats_required": "name that dispatch with --repeats, and a risk of high or critical",
-    "state_busy": "another process owns the state; try again when it has ended",
+    "state_busy": "try again when the other command has ended",
     "state_volatile": "choose a directory on flash or disk, or say --volatile to init",
-    "strong_authentication_required": "log in again with a second factor",
+    "strong_authentication_required": "this release has no second factor yet; reject or cancel it",
     "too_many_pending": f"{PROGRAM} action list --state pending shows what waits for a decision",
 }
 

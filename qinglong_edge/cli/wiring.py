@@ -84,20 +84,20 @@ def _answer(
         return _cycle(owner, caller, request.args)
     entry = TABLE[request.command]
     if entry.access is Access.WRITE:
-        return entry.run(owner.write().engine, caller, request.args)
-    answer = entry.run(owner.look().engine, caller, request.args)
+        return entry.run(owner.write(), caller, request.args)
+    answer = entry.run(owner.look(), caller, request.args)
     close_left_open()
     return answer
 
 
 def _cycle(owner: StateOwner, caller: Caller, args: JsonObject) -> Answer:
     """Look first: a cycle with nothing to do writes nothing."""
-    answer = cycle.idle(owner.look().engine, caller, args)
+    answer = cycle.idle(owner.look(), caller, args)
     if answer is not None:
         close_left_open()
         return answer
     with _stopping() as stopping:
-        return cycle.cycle(owner.write().engine, caller, args, stopping)
+        return cycle.cycle(owner.write(), caller, args, stopping)
 
 
 def _wait(state_dir: str, surroundings: Surroundings, caller: Caller, args: JsonObject) -> Answer:
@@ -113,9 +113,7 @@ def _wait(state_dir: str, surroundings: Surroundings, caller: Caller, args: Json
     seen: Answer | None = None
     while True:
         try:
-            seen = _owned(
-                state_dir, surroundings, lambda owner: show(owner.look().engine, caller, asked)
-            )
+            seen = _owned(state_dir, surroundings, lambda owner: show(owner.look(), caller, asked))
             close_left_open()
         except UnavailableError as error:
             if error.code != "state_busy" or clocks.monotonic_ms() >= end_ms:

@@ -9,7 +9,7 @@ from qinglong_edge.commands.authority import Authorized, require, require_propos
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.commands.refusals import refused
 from qinglong_edge.domain import action, ids, limits
-from qinglong_edge.domain.action import ACTION_TYPES, RISK_RANK, Risk
+from qinglong_edge.domain.action import ACTION_TYPES, RISK_RANK, Risk, least_risk
 from qinglong_edge.domain.approval import (
     Approval,
     ApprovalRefusal,
@@ -23,7 +23,7 @@ from qinglong_edge.domain.decisions import Replayed
 from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.errors import Details, RefusedError, UsageError
 from qinglong_edge.domain.execution import Record
-from qinglong_edge.domain.identity import require_strong
+from qinglong_edge.domain.identity import is_strong
 from qinglong_edge.domain.machines import ApprovalState
 from qinglong_edge.domain.paging import check_limit, parse_cursor
 from qinglong_edge.domain.policy import (
@@ -81,9 +81,9 @@ def propose(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
 
 
 def _risk(action_type: str, asked: Json, *, repeats: bool) -> Risk:
-    least = Risk.HIGH if repeats else ACTION_TYPES[action_type].least_risk
+    least = least_risk(action_type, repeats=repeats)
     if asked is None:
-        return max(least, ACTION_TYPES[action_type].least_risk, key=RISK_RANK.__getitem__)
+        return least
     if asked not in set(Risk):
         raise ids.invalid("risk", "must be low, medium, high or critical")
     risk = Risk(str(asked))
@@ -161,14 +161,15 @@ def approve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     request_id = ids.check_ident(fields.take("id"), "id")
     digest, hold = fields.take("action_digest"), fields.take("hold")
     decision_id = ids.check_ident(fields.take("decision_id"), "decision_id")
-    spend = (fields.take("consumption_id"), fields.take("dispatch_id"))
+    spend = _take_spend(fields)
     fields.done()
     if digest is not None:
         ids.check_digest(digest, "action_digest")
+    if not isinstance(hold, bool):
+        raise ids.invalid("hold", "must be true or false")
     authorized = require(engine, caller, "approval.decide")
     approval = _approval(engine, request_id)
-    if RISK_RANK[approval.risk] >= RISK_RANK[Risk.HIGH]:
-        require_strong(authorized.principal, engine.overview.instant().now)
+    strong = is_strong(authorized.principal, engine.overview.instant().now)
     decision = Decide(
         approval.approval_request_id,
         decision_id,
@@ -177,8 +178,9 @@ def approve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
         decided_by=authorized.principal.subject,
         action_digest=digest if isinstance(digest, str) else None,
         fence=authorized.fence,
+        strong=strong,
     )
-    if hold is True:
+    if hold:
         return _decided(engine.approvals.decide(decision), approval)
     made = approval.decision is not None and approval.decision.decision_id == decision_id
     consumption = _consume(engine, approval, spend, again=made)
@@ -210,7 +212,7 @@ def dispatch(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     """Spend an approved request that was held."""
     fields = Fields(args, "dispatch")
     request_id = ids.check_ident(fields.take("id"), "id")
-    spend = (fields.take("consumption_id"), fields.take("dispatch_id"))
+    spend = _take_spend(fields)
     fields.done()
     require(engine, caller, "approval.decide")
     approval = _approval(engine, request_id)
@@ -243,17 +245,21 @@ def cancel(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     return Answer(_decision_body(answer.after, replayed=isinstance(answer, Replayed)))
 
 
-def _consume(
-    engine: Engine, approval: Approval, spend: tuple[Json, Json], *, again: bool
-) -> Consume:
+def _take_spend(fields: Fields) -> tuple[str, str]:
+    return (
+        ids.check_ident(fields.take("consumption_id"), "consumption_id"),
+        ids.check_ident(fields.take("dispatch_id"), "dispatch_id"),
+    )
+
+
+def _consume(engine: Engine, approval: Approval, spend: tuple[str, str], *, again: bool) -> Consume:
     """Build the consumption; one that was made under these ids before is named by its own."""
     used = approval.consumption
     if again and used is not None:
         spend = (used.consumption_id, used.dispatch_id)
     return Consume(
         approval.approval_request_id,
-        ids.check_ident(spend[0], "consumption_id"),
-        ids.check_ident(spend[1], "dispatch_id"),
+        *spend,
         approval.action.action_digest,
         approval.requested_by,
         CONSUMER,
@@ -264,19 +270,15 @@ def _consume(
 def _requester_fence(engine: Engine, approval: Approval) -> PolicyFence:
     """Prove that the requester may still ask for this, and return the fence of that answer."""
     project, binding = engine.policy.resolve(approval.project_id, approval.requested_by)
-    effect = decide_effect(
-        project,
-        binding,
-        approval.requested_by,
-        ACTION_TYPES[approval.action.action_type].permission,
-    )
-    if effect.effect is Effect.DENY or effect.fence is None:
+    permission = ACTION_TYPES[approval.action.action_type].permission
+    answer = decide_effect(project, binding, approval.requested_by, permission)
+    if answer.effect is Effect.DENY or answer.fence is None:
         raise RefusedError(
             "requester_not_allowed",
             "the requester may no longer ask for this action",
-            {"reason": effect.reason},
+            {"reason": answer.reason},
         )
-    return effect.fence
+    return answer.fence
 
 
 def _decided(answer: ApprovalAnswer, before: Approval) -> Answer:

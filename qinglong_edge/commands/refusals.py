@@ -11,7 +11,7 @@ Refusal = ApprovalRefusal | DispatchRefusal | IdentityRefusal | PolicyRefusal
 _SENTENCES = {
     ApprovalRefusal.NOT_FOUND: "there is no such action",
     ApprovalRefusal.EXPIRED: "the request has expired; propose it again",
-    ApprovalRefusal.VERSION_CONFLICT: "somebody else decided first; look with `action show`",
+    ApprovalRefusal.VERSION_CONFLICT: "the request has been decided already",
     ApprovalRefusal.STATE_CONFLICT: "the request is not in a state that allows this",
     ApprovalRefusal.MUTATION_DRIFT: "this id was used before with another meaning",
     ApprovalRefusal.FENCE_CHANGED: "roles changed meanwhile; repeat the command",
@@ -24,6 +24,9 @@ _SENTENCES = {
     ),
     ApprovalRefusal.REPEATS_MISMATCH: (
         "--repeats must name a dispatch of this digest whose outcome is unknown, at high risk"
+    ),
+    ApprovalRefusal.STRONG_REQUIRED: (
+        "deciding this needs a second factor proven within the last five minutes"
     ),
     ApprovalRefusal.CLOCK_UNTRUSTED: "the clock cannot be believed; set it and try again",
     DispatchRefusal.NOT_FOUND: "there is no such dispatch",

@@ -61,6 +61,17 @@ ACTION_TYPES = {
 RISK_RANK = {risk: rank for rank, risk in enumerate(Risk)}
 
 
+def least_risk(action_type: str, *, repeats: bool) -> Risk:
+    """Return the lowest risk a proposal may carry: its type's word, and high for a repeat."""
+    least = ACTION_TYPES[action_type].least_risk
+    return max(least, Risk.HIGH, key=RISK_RANK.__getitem__) if repeats else least
+
+
+def needs_strong(risk: Risk) -> bool:
+    """Tell whether deciding needs strong authentication (W29)."""
+    return RISK_RANK[risk] >= RISK_RANK[Risk.HIGH]
+
+
 class PlanFile(NamedTuple):
     """Name a file whose content the approval covers."""
 

@@ -9,7 +9,7 @@ import enum
 from typing import NamedTuple
 
 from qinglong_edge.domain import ids, limits
-from qinglong_edge.domain.action import RISK_RANK, ActionBinding, Risk
+from qinglong_edge.domain.action import ActionBinding, Risk, needs_strong
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.machines import (
@@ -37,6 +37,7 @@ class ApprovalRefusal(enum.Enum):
     TOO_MANY_PENDING = "too_many_pending"
     REPEATS_REQUIRED = "repeats_required"
     REPEATS_MISMATCH = "repeats_mismatch"
+    STRONG_REQUIRED = "strong_authentication_required"
     CONSUMER_DENIED = "consumer_denied"
     CLOCK_UNTRUSTED = "clock_untrusted"
 
@@ -105,7 +106,8 @@ class Propose(NamedTuple):
 class Decide(NamedTuple):
     """Approve or reject, under the decider's fence; `action_digest` None approves what is stored.
 
-    `expected_version` is always 1: only a pending approval can be decided.
+    `strong` says that the decider proved a second factor within the last five minutes, by the
+    store's clock just before. `expected_version` is always 1: only a pending approval is decided.
     """
 
     approval_request_id: str
@@ -115,6 +117,7 @@ class Decide(NamedTuple):
     decided_by: Subject
     action_digest: str | None
     fence: PolicyFence
+    strong: bool = False
     expected_version: int = 1
 
 
@@ -180,9 +183,7 @@ def propose(
         return ApprovalRefusal.CLOCK_UNTRUSTED
     if event.repeats is None and unknown:
         return ApprovalRefusal.REPEATS_REQUIRED
-    if event.repeats is not None and (
-        event.repeats not in unknown or RISK_RANK[event.risk] < RISK_RANK[Risk.HIGH]
-    ):
+    if event.repeats is not None and (event.repeats not in unknown or not needs_strong(event.risk)):
         return ApprovalRefusal.REPEATS_MISMATCH
     if (
         openness.by_requester >= limits.OPEN_APPROVALS_PER_REQUESTER_MAX
@@ -266,6 +267,8 @@ def _undecidable(before: Approval, event: Decide, now: Now) -> ApprovalRefusal |
         return ApprovalRefusal.STATE_CONFLICT
     if event.action_digest not in {None, before.action.action_digest}:
         return ApprovalRefusal.DIGEST_MISMATCH
+    if event.approved and needs_strong(before.risk) and not event.strong:
+        return ApprovalRefusal.STRONG_REQUIRED
     return None
 
 

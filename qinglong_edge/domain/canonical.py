@@ -39,11 +39,6 @@ def sha256_hex(data: bytes) -> str:
     return sha256_bytes(data).hex()
 
 
-def new_sha256() -> "Hash":
-    """Return a running SHA-256 for data that does not fit into memory."""
-    return Hash()
-
-
 class Hash:
     """Hash a stream piece by piece."""
 
@@ -105,32 +100,47 @@ def parse_object(data: bytes, what: str, *, most: int = limits.PLAN_BYTES_MAX) -
             parse_constant=_refuse_number,
         )
     except (ValueError, RecursionError) as error:
-        raise UsageError("malformed_json", f"{what}: not one strict JSON object") from error
+        raise UsageError("malformed_json", f"{what}: {_fault(error)}") from error
     if not isinstance(value, dict):
         raise UsageError("malformed_json", f"{what}: not a JSON object")
     _check_values(value, what, limits.JSON_DEPTH_MAX)
     return value
 
 
+class _Strict(ValueError):
+    """Say what JSON allows and this program does not."""
+
+
+def _fault(error: Exception) -> str:
+    """Return what is wrong, in our own words."""
+    if isinstance(error, _Strict):
+        return str(error)
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON at line {error.lineno}, column {error.colno}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return "not UTF-8 text"
+
+
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        message = "duplicate member name"
-        raise ValueError(message)
+        message = "names a member twice"
+        raise _Strict(message)
     return members
 
 
 def _small_int(text: str) -> int:
     number = int(text) if len(text) <= len(str(-limits.SAFE_INTEGER_MAX)) else None
     if number is None or abs(number) > limits.SAFE_INTEGER_MAX:
-        message = "integer out of range"
-        raise ValueError(message)
+        message = "an integer is beyond 2^53 - 1"
+        raise _Strict(message)
     return number
 
 
-def _refuse_number(text: str) -> NoReturn:
-    message = f"only integers are numbers here, not {len(text)} characters of something else"
-    raise ValueError(message)
+def _refuse_number(_text: str) -> NoReturn:
+    message = "only integers are numbers here"
+    raise _Strict(message)
 
 
 def _check_values(value: Json, what: str, depth: int) -> None:

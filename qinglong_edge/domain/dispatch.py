@@ -284,10 +284,9 @@ def complete(before: Progress, event: Complete, now: Now) -> Answer:
 def cancel(before: Progress, cancel_id: str, now: Now) -> Answer:
     """Block a dispatch that has not passed its barrier; a holder's start is then refused (W20)."""
     execution = before.execution
-    if execution.result_mutation_id == cancel_id:
-        return Replayed(before)
     if execution.status in TERMINAL:
-        return DispatchRefusal.ALREADY_TERMINAL
+        mine = (execution.result_mutation_id, execution.last_result_code) == (cancel_id, CANCELLED)
+        return Replayed(before) if mine else DispatchRefusal.ALREADY_TERMINAL
     if execution.status not in NOT_STARTED:
         return DispatchRefusal.ALREADY_STARTED
     return _end(before, ExecutionEvent.CANCEL, (cancel_id, CANCELLED), now=now)

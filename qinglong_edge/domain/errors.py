@@ -38,7 +38,7 @@ class UnavailableError(QinglongError):
 
 
 class CommitUnknownError(UnavailableError):
-    """Say that a commit's answer was lost even after repeats; the state is one of two.
+    """Say that a commit's answer was lost even after repeats; the state is one of two, not known.
 
     Repeating the identical command (same mutation id) tells which one.
     """
@@ -46,6 +46,10 @@ class CommitUnknownError(UnavailableError):
 
 class DamagedError(QinglongError):
     """Say that stored data cannot be believed; nothing changed; call a person."""
+
+
+class RowDamagedError(DamagedError):
+    """Say that one row cannot be believed; it stays closed, and the others go on."""
 
 
 class InvariantBroken(QinglongError):

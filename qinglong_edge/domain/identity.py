@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.errors import RefusedError
 from qinglong_edge.domain.policy import Role, Subject, SubjectType
 from qinglong_edge.domain.tick import Now, Tick, elapsed_ms
 
@@ -173,20 +172,16 @@ def session_active(session: Session, now: Now) -> bool:
     )
 
 
-def require_strong(principal: Principal, now: Now) -> None:
-    """Refuse unless the principal proved itself strongly within the last five minutes.
+def is_strong(principal: Principal, now: Now) -> bool:
+    """Tell whether the principal proved itself strongly within the last five minutes.
 
-    Raises `RefusedError` (`strong_authentication_required`); both clocks must agree.
+    Both clocks must agree, and a proof from the future is none.
     """
     most = limits.STRONG_AUTHENTICATION_AGE_MS_MAX
     age_ms = elapsed_ms(now.tick, principal.authenticated_tick)
-    fresh = (
-        age_ms is not None
+    return (
+        principal.assurance in STRONG
+        and age_ms is not None
         and 0 <= age_ms <= most
         and 0 <= now.at_ms - principal.authenticated_at_ms <= most
     )
-    if principal.assurance not in STRONG or not fresh:
-        raise RefusedError(
-            "strong_authentication_required",
-            "this needs a second factor proven within the last five minutes",
-        )

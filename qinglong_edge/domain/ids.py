@@ -20,6 +20,12 @@ _ID_MS_MAX = 2**48 - 1
 _ONE_UNIT_MAX = 0xFFFF  # beyond it UTF-16 takes two units
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
+_ALPHABETS = {
+    _IDENT: "a letter or digit first, then letters, digits and ._:-",
+    _MUTATION: "letters, digits and ._:-",
+    _DIGEST: "exactly 64 lower-case hexadecimal ones",
+    _SLUG: "lower-case letters, digits and inner hyphens",
+}
 STATIC_PERMISSIONS = frozenset(
     {
         "project.read", "project.manage", "task.read", "task.create", "task.update", "task.delete",
@@ -36,7 +42,7 @@ def invalid(field: str, rule: str) -> UsageError:
 
 def _check_pattern(value: object, field: str, pattern: re.Pattern[str], most: int) -> str:
     if not isinstance(value, str) or len(value) > most or not pattern.fullmatch(value):
-        raise invalid(field, f"must be at most {most} characters of its alphabet")
+        raise invalid(field, f"must be 1 to {most} characters, {_ALPHABETS[pattern]}")
     return value
 
 
@@ -87,16 +93,6 @@ def check_int(value: object, field: str, *, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise invalid(field, f"must be an integer from {least} to {most}")
     return value
-
-
-def check_ms(value: object, field: str) -> int:
-    """Return Unix epoch milliseconds."""
-    return check_int(value, field, least=0, most=limits.SAFE_INTEGER_MAX)
-
-
-def check_version(value: object, field: str, *, least: int = 0) -> int:
-    """Return a record version."""
-    return check_int(value, field, least=least, most=limits.VERSION_MAX)
 
 
 def new_id(wall_ms: int, entropy: Callable[[int], bytes]) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from qinglong_edge.domain import backoff, limits
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain.decisions import Replayed
-from qinglong_edge.domain.errors import QinglongError, UnavailableError
+from qinglong_edge.domain.errors import QinglongError, RowDamagedError, UnavailableError
 from qinglong_edge.domain.execution import Dispatch, Execution, Fence, Record, fence_of
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.paging import Cursor
@@ -30,6 +30,7 @@ COUNTERS = (
 )  # fmt: skip
 
 
+_STORE_FAILED = (UnavailableError, RowDamagedError)  # either way this item is left as it stands
 _Begun = DispatchAnswer | LetGo | None
 
 
@@ -136,19 +137,18 @@ class Dispatcher:
         start = _start_of(first.dispatch, fence) if why is None else None
         try:
             answers, begun = self._desk.dispatches.claim_page(claims, start)
-        except UnavailableError:
+        except _STORE_FAILED:
             self._counts["unavailable"] += len(items)
             return [], None
         claimed = []
         for item, answer in zip(items, answers, strict=True):
+            if item is first and isinstance(begun, Replayed):
+                self._counts["claimed"] += 1  # a repeat of the commit found it done, barrier too
+                claimed.append((item, item.execution))
+                continue
             execution = self._count_claim(answer)
             if execution is not None:
                 claimed.append((item, execution))
-            elif item is first and isinstance(begun, Replayed):
-                self._counts["claimed"] += (
-                    1  # a repeat of the commit found it done, barrier and all
-                )
-                claimed.append((item, item.execution))
         return claimed, why if begun is None else begun
 
     def _count_claim(self, answer: DispatchAnswer) -> Execution | None:
@@ -202,7 +202,7 @@ class Dispatcher:
                 return started
         try:
             return self._desk.dispatches.start(event)
-        except UnavailableError:
+        except _STORE_FAILED:
             return None
 
     def _execute(self, item: Candidate, started: DispatchAnswer | None, left_ms: int) -> None:
@@ -226,7 +226,7 @@ class Dispatcher:
         self._counts["recovery_required"] += 1
         try:
             self._desk.dispatches.expire(rules.Expire(dispatch_id, run.fence))
-        except UnavailableError:
+        except _STORE_FAILED:
             self._counts["unavailable"] += 1
             return
         if run.late is not None:
@@ -246,7 +246,7 @@ class Dispatcher:
         )  # fmt: skip
         try:
             answer = self._desk.dispatches.release(event)
-        except UnavailableError:
+        except _STORE_FAILED:
             answer = rules.DispatchRefusal.FENCE_REJECTED
         self._counts[_released(answer)] += 1
 
@@ -262,7 +262,7 @@ class Dispatcher:
         )
         try:
             answers = self._desk.dispatches.put_back(events)
-        except UnavailableError:
+        except _STORE_FAILED:
             self._counts["unavailable"] += len(events)
             return
         for answer in answers:
@@ -278,7 +278,7 @@ class Dispatcher:
     def _record(self, event: rules.Complete) -> None:
         try:
             answer = self._desk.dispatches.complete(event)[0]
-        except UnavailableError:
+        except _STORE_FAILED:
             self._unrecorded.append(event)
             return
         self._count_verdict(answer)
@@ -289,7 +289,7 @@ class Dispatcher:
         for event in waiting:
             try:
                 self._count_verdict(self._desk.dispatches.complete(event)[0])
-            except UnavailableError:
+            except _STORE_FAILED:
                 self._counts["unavailable"] += 1
                 self._counts["recovery_required"] += 1
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qinglong_edge.domain import limits
-from qinglong_edge.domain.paging import Cursor
+from qinglong_edge.domain.paging import Cursor, check_budget
 from qinglong_edge.domain.profile import ResourcePolicy
 from qinglong_edge.ports.ambient import Clocks
 from qinglong_edge.ports.repositories import Recoveries
@@ -41,7 +41,12 @@ class Supervisor:
     def __init__(
         self, recoveries: Recoveries, dispatcher: Dispatcher, policy: ResourcePolicy, clocks: Clocks
     ) -> None:
-        """Take the phases and their budgets; nothing runs until a cycle is asked for."""
+        """Take the phases and their budgets; nothing runs until a cycle is asked for.
+
+        Raises `UsageError` for a budget outside 1..64.
+        """
+        for budget in (policy.recovery, policy.dispatch):
+            check_budget(*budget)
         self._recoveries = recoveries
         self._dispatcher = dispatcher
         self._policy = policy

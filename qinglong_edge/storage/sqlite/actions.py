@@ -6,10 +6,11 @@ from collections.abc import Callable
 from qinglong_edge.domain import approval as approvals
 from qinglong_edge.domain import dispatch as dispatches
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.errors import DamagedError, InvariantBroken
+from qinglong_edge.domain.errors import InvariantBroken, RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Progress, Record
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import PolicyFence, Subject
+from qinglong_edge.domain.tick import Now
 from qinglong_edge.ports.repositories import DispatchAnswer
 from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import rows
@@ -17,7 +18,7 @@ from qinglong_edge.storage.sqlite.transaction import Tx, Value
 
 SQL = statements.load("qinglong_edge.storage.sqlite", "sql/actions.sql")
 
-Rule = Callable[[Dispatch, Progress], dispatches.Answer]
+Rule = Callable[[Dispatch, Progress, Now], dispatches.Answer]
 
 
 def find(tx: Tx, name: str) -> tuple[int, Record] | None:
@@ -70,7 +71,7 @@ def apply(tx: Tx, dispatch_id: str, rule: Rule) -> DispatchAnswer:
     dispatch, progress = record.dispatch, record.progress
     if dispatch is None or progress is None or dispatch.dispatch_id != dispatch_id:
         return dispatches.DispatchRefusal.NOT_FOUND
-    answer = rule(dispatch, progress)
+    answer = rule(dispatch, progress, tx.now)
     if isinstance(answer, dispatches.DispatchRefusal):
         return answer
     if isinstance(answer, Replayed):
@@ -97,7 +98,7 @@ def believable(found: list[sqlite3.Row]) -> tuple[list[Record], int]:
     for row in found:
         try:
             items.append(rows.record_from_row(row))
-        except DamagedError:
+        except RowDamagedError:
             continue
     return items, len(found) - len(items)
 

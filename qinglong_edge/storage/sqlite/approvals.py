@@ -7,7 +7,7 @@ from qinglong_edge.domain import dispatch as dispatches
 from qinglong_edge.domain.approval import ApprovalRefusal
 from qinglong_edge.domain.canonical import JsonObject, parse_object
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.errors import DamagedError, UsageError
+from qinglong_edge.domain.errors import DamagedError, RowDamagedError, UsageError
 from qinglong_edge.domain.execution import Progress, Record, baseline, dispatch_of
 from qinglong_edge.domain.limits import PREVIEW_BYTES_MAX
 from qinglong_edge.domain.paging import Cursor, Page
@@ -156,7 +156,7 @@ def _consume(tx: Tx, event: approval.Consume) -> ApprovalAnswer:
     dispatch = dispatch_of(answer.after.approval)
     found = tx.one(SQL["owner_of_id"], id=event.dispatch_id)
     if dispatch is None or found is None:
-        raise DamagedError("row_damaged", "a consumed approval has no dispatch")
+        raise RowDamagedError("row_damaged", "a consumed approval has no dispatch")
     born = baseline(dispatch, tx.now)
     fields = rows.progress_columns(born)
     names = ("status", "version", "attempt_count", "eligible_tick", "updated_at_ms")

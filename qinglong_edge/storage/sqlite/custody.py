@@ -34,9 +34,13 @@ def become_owner(state_dir: str) -> Custody:
     found = _state(state_dir)
     me = os.geteuid()
     if me not in {_ROOT, found.st_uid}:
-        raise RefusedError("state_not_owned", "this state belongs to another user")
+        raise RefusedError(
+            "state_not_owned",
+            f"this state belongs to uid {found.st_uid}; run as that user, or as root",
+            {"uid": found.st_uid},
+        )
     if stat.S_IMODE(found.st_mode) & 0o077:
-        raise RefusedError("state_insecure", "the state directory is open to other users")
+        raise RefusedError("state_insecure", f"others may enter the state: chmod 0700 {state_dir}")
     if me == found.st_uid:
         return Custody(me, os.getegid())
     owner = Custody(found.st_uid, _group_of(found))
@@ -51,7 +55,7 @@ def _state(state_dir: str) -> os.stat_result:
         # A trailing slash would let the kernel follow a symbolic link after all.
         directory = os.open(state_dir.rstrip("/") or "/", _LOOK)
     except FileNotFoundError as error:
-        raise RefusedError("not_initialised", "there is no state directory") from error
+        raise RefusedError("not_initialised", f"there is no state directory {state_dir}") from error
     except NotADirectoryError as error:
         raise RefusedError("state_insecure", "the state is not a directory itself") from error
     except PermissionError as error:

@@ -2,13 +2,15 @@
 
 import sqlite3
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.decisions import Changed
-from qinglong_edge.domain.errors import DamagedError
+from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Fence, Progress, Record, fence_of
 from qinglong_edge.domain.paging import Cursor, Page
+from qinglong_edge.domain.tick import Now
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.ports.repositories import DispatchAnswer
 from qinglong_edge.storage.sqlite import actions
@@ -50,31 +52,23 @@ class SqliteDispatches:
     def renew(self, event: rules.Renew) -> DispatchAnswer:
         """Prolong a held lease."""
         checks.check_renew(event)
-        return self._apply(Step.RENEW, event.dispatch_id, lambda tx: _Moved(rules.renew, event, tx))
+        return self._database.write(Step.RENEW, lambda tx: _apply(tx, event, rules.renew))
 
     def release(self, event: rules.Release) -> DispatchAnswer:
         """Let a leased dispatch go before its barrier."""
         checks.check_release(event)
-        return self._apply(
-            Step.RELEASE, event.dispatch_id, lambda tx: _Moved(rules.release, event, tx)
-        )
+        return self._database.write(Step.RELEASE, lambda tx: _apply(tx, event, rules.release))
 
     def put_back(self, events: tuple[rules.PutBack, ...]) -> tuple[DispatchAnswer, ...]:
         """Return unreached items in one commit."""
-
-        def page(tx: Tx) -> tuple[DispatchAnswer, ...]:
-            return tuple(
-                actions.apply(tx, event.dispatch_id, _Moved(rules.put_back, event, tx))
-                for event in events
-            )
-
-        return self._database.write(Step.PUT_BACK, page)
+        return self._database.write(
+            Step.PUT_BACK,
+            lambda tx: tuple(_apply(tx, event, rules.put_back) for event in events),
+        )
 
     def expire(self, event: rules.Expire) -> DispatchAnswer:
         """Hand an execution without an answer to recovery."""
-        return self._apply(
-            Step.EXPIRE, event.dispatch_id, lambda tx: _Moved(rules.expire, event, tx)
-        )
+        return self._database.write(Step.EXPIRE, lambda tx: _apply(tx, event, rules.expire))
 
     def complete(
         self, event: rules.Complete, start: rules.Start | None = None
@@ -83,7 +77,7 @@ class SqliteDispatches:
         checks.check_complete(event)
 
         def both(tx: Tx) -> tuple[DispatchAnswer, DispatchAnswer | None]:
-            done = actions.apply(tx, event.dispatch_id, _Moved(rules.complete, event, tx))
+            done = _apply(tx, event, rules.complete)
             return done, None if start is None else _guarded_start(tx, start)
 
         step = Step.COMPLETE if start is None else Step.COMPLETE_START
@@ -92,11 +86,6 @@ class SqliteDispatches:
     def settle_dead_owners(self, owner: str) -> int:
         """Take over what earlier owners left, in one commit; return how many rows moved."""
         return self._database.write(Step.SETTLE_OWNERS, lambda tx: _settle(tx, owner))
-
-    def _apply(
-        self, step: Step, dispatch_id: str, rule: Callable[[Tx], actions.Rule]
-    ) -> DispatchAnswer:
-        return self._database.write(step, lambda tx: actions.apply(tx, dispatch_id, rule(tx)))
 
 
 class SqliteRecoveries:
@@ -113,16 +102,6 @@ class SqliteRecoveries:
         )
 
 
-class _Moved:
-    """Bind a rule of one execution to its event and this transaction's instant."""
-
-    def __init__(self, rule: Callable[..., rules.Answer], event: object, tx: Tx) -> None:
-        self._rule, self._event, self._tx = rule, event, tx
-
-    def __call__(self, _dispatch: Dispatch, before: Progress) -> rules.Answer:
-        return self._rule(before, self._event, self._tx.now)
-
-
 def _list(tx: Tx, name: str, order: str, *, after: Cursor | None, limit: int) -> Page[Record]:
     start = after or Cursor(-1, -1)
     return actions.page(
@@ -132,16 +111,18 @@ def _list(tx: Tx, name: str, order: str, *, after: Cursor | None, limit: int) ->
 
 def _claim(tx: Tx, event: rules.Claim) -> DispatchAnswer:
     return actions.apply(
-        tx, event.dispatch_id, lambda dispatch, before: rules.claim(dispatch, before, event, tx.now)
+        tx,
+        event.dispatch_id,
+        lambda dispatch, before, now: rules.claim(dispatch, before, event, now),
     )
 
 
 def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
-    def rule(dispatch: Dispatch, before: Progress) -> rules.Answer:
+    def rule(dispatch: Dispatch, before: Progress, now: Now) -> rules.Answer:
         seen = actions.fence(tx, dispatch.project_id, dispatch.requested_by)
         if seen is None:
-            raise DamagedError("row_damaged", "a dispatch names a project that is not there")
-        return rules.start(dispatch, before, event, tx.now, policy=seen[1])
+            raise RowDamagedError("row_damaged", "a dispatch names a project that is not there")
+        return rules.start(dispatch, before, event, now, policy=seen[1])
 
     return actions.apply(tx, event.dispatch_id, rule)
 
@@ -151,24 +132,34 @@ def _guarded_start(tx: Tx, event: rules.Start) -> DispatchAnswer:
         return _start(tx, event)
 
 
+class _Named(Protocol):
+    """Name the dispatch that an event is about."""
+
+    @property
+    def dispatch_id(self) -> str: ...
+
+
+Event = TypeVar("Event", bound=_Named)
+
+
+def _apply(
+    tx: Tx, event: Event, rule: Callable[[Progress, Event, Now], rules.Answer]
+) -> DispatchAnswer:
+    """Apply a rule that looks at the execution alone."""
+    return actions.apply(tx, event.dispatch_id, lambda _, before, now: rule(before, event, now))
+
+
 def _settle(tx: Tx, owner: str) -> int:
-    moved = 0
-    now = tx.now
-    executing = tx.rows(SQL["executing_by_others"], owner=owner, tick=now.tick)
-    for dispatch_id, fence in _held(executing):
-        expiry = rules.Expire(dispatch_id, fence)
-        moved += _count(actions.apply(tx, dispatch_id, _Moved(rules.expire, expiry, tx)))
-    reached = True
-    for dispatch_id, fence in _held(tx.rows(SQL["leased_by_others"], owner=owner)):
-        if reached:
-            name = f"{rules.OWNER_DIED}:{fence.version}"
-            released = rules.Release(dispatch_id, fence, name, rules.OWNER_DIED, 0)
-            rule = _Moved(rules.release, released, tx)
-        else:
-            rule = _Moved(rules.put_back, rules.PutBack(dispatch_id, fence), tx)
-        reached = False
-        moved += _count(actions.apply(tx, dispatch_id, rule))
-    return moved
+    """Take over: the first unstarted item pays, because it may be what killed its owner."""
+    executing = _held(tx.rows(SQL["executing_by_others"], owner=owner, tick=tx.now.tick))
+    leased = _held(tx.rows(SQL["leased_by_others"], owner=owner))
+    answers = [_apply(tx, rules.Expire(*held), rules.expire) for held in executing]
+    for dispatch_id, fence in leased[:1]:
+        name = f"{rules.OWNER_DIED}:{fence.version}"
+        event = rules.Release(dispatch_id, fence, name, rules.OWNER_DIED, 0)
+        answers.append(_apply(tx, event, rules.release))
+    answers += [_apply(tx, rules.PutBack(*held), rules.put_back) for held in leased[1:]]
+    return sum(isinstance(answer, Changed) for answer in answers)
 
 
 def _held(found: list[sqlite3.Row]) -> list[tuple[str, Fence]]:
@@ -180,7 +171,3 @@ def _held(found: list[sqlite3.Row]) -> list[tuple[str, Fence]]:
         if fence is not None:
             held.append((record.dispatch.dispatch_id, fence))
     return held
-
-
-def _count(answer: DispatchAnswer) -> int:
-    return int(isinstance(answer, Changed))

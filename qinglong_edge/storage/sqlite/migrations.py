@@ -32,7 +32,7 @@ MANIFEST = (
     Migration(
         1,
         "0001_foundation.sql",
-        "cc9bf7b8236158dcd99f41d51a45098687842de6d94f51ff3a82f1a8961e9905",
+        "83f30e2292bbf4e042779134bb0206864e86f793454682e268f98286891c24e0",
     ),
 )
 

@@ -4,7 +4,7 @@ import sqlite3
 
 from qinglong_edge.domain.action import ActionBinding, Risk
 from qinglong_edge.domain.approval import Approval, Cancellation, Consumption, Decision
-from qinglong_edge.domain.errors import DamagedError
+from qinglong_edge.domain.errors import DamagedError, RowDamagedError
 from qinglong_edge.domain.execution import Execution, Progress, Record, dispatch_of
 from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
@@ -28,7 +28,14 @@ def record_from_row(row: sqlite3.Row) -> Record:
 
 
 def _damaged(row: sqlite3.Row) -> DamagedError:
-    return DamagedError("row_damaged", "an action's row cannot be believed", {"row": row["key"]})
+    return RowDamagedError("row_damaged", "an action's row cannot be believed", {"row": row["key"]})
+
+
+def _require(row: sqlite3.Row, *names: str) -> None:
+    """Refuse half a group of columns."""
+    if any(row[name] is None for name in names):
+        message = "half a group of columns"
+        raise ValueError(message)
 
 
 def subject_of(text: str) -> Subject:
@@ -66,6 +73,7 @@ def _approval(row: sqlite3.Row) -> Approval:
 def _decision(row: sqlite3.Row) -> Decision | None:
     if row["decision_id"] is None:
         return None
+    _require(row, "approved", "decision_reason", "decided_by", "decided_at_ms")
     return Decision(
         row["decision_id"],
         row["approved"] == 1,
@@ -78,6 +86,7 @@ def _decision(row: sqlite3.Row) -> Decision | None:
 def _consumption(row: sqlite3.Row) -> Consumption | None:
     if row["consumption_id"] is None:
         return None
+    _require(row, "dispatch_id", "consumed_by", "consumed_at_ms", "fence_project_version")
     return Consumption(
         row["consumption_id"],
         row["dispatch_id"],
@@ -90,12 +99,14 @@ def _consumption(row: sqlite3.Row) -> Consumption | None:
 def _cancellation(row: sqlite3.Row) -> Cancellation | None:
     if row["cancel_id"] is None:
         return None
+    _require(row, "cancelled_by", "cancelled_at_ms")
     return Cancellation(row["cancel_id"], subject_of(row["cancelled_by"]), row["cancelled_at_ms"])
 
 
 def _lease(row: sqlite3.Row, name: str) -> Lease | None:
     if row[f"{name}_owner"] is None:
         return None
+    _require(row, f"{name}_token", f"{name}_from_tick", f"{name}_expires_tick")
     return Lease(
         row[f"{name}_owner"],
         row[f"{name}_token"],

@@ -18,7 +18,7 @@ from qinglong_edge.domain.tick import Boot, Now, Trust
 from qinglong_edge.ports.ambient import Clocks
 from qinglong_edge.ports.probe import CrashPoint, Moment, Probe, Step
 from qinglong_edge.storage.sqlite import clockwork
-from qinglong_edge.storage.sqlite.failures import is_full, translated
+from qinglong_edge.storage.sqlite.failures import is_full, translating
 
 Result = TypeVar("Result")
 Value = int | str | bytes | None
@@ -118,7 +118,7 @@ class Database:
 
     def read(self, body: Callable[[Tx], Result]) -> Result:
         """Run `body` in one read snapshot; it must not write."""
-        with self._mutex, self._errors():
+        with self._mutex, translating():
             self.connection.execute("BEGIN")
             try:
                 return body(Tx(self.connection, clockwork.read(self.connection, self._clocks).now))
@@ -127,12 +127,12 @@ class Database:
 
     def boots(self) -> tuple[Boot, ...]:
         """Return the boot generations, newest first, for showing old ticks."""
-        with self._mutex, self._errors():
+        with self._mutex, translating():
             return clockwork.boots(self.connection)
 
     def clock_waits(self) -> bool:
         """Tell whether the clock rule has something to store: a first sighting, or a settlement."""
-        with self._mutex, self._errors():
+        with self._mutex, translating():
             return clockwork.read(self.connection, self._clocks).waits
 
     def _settled_write(self, step: Step, body: Callable[[Tx], Result]) -> Result:
@@ -142,11 +142,11 @@ class Database:
         return self._write_once(step, body)
 
     def _trust(self) -> Trust:
-        with self._errors():
+        with translating():
             return clockwork.read(self.connection, self._clocks).now.trust
 
     def _write_once(self, step: Step, body: Callable[[Tx], Result]) -> Result:
-        with self._errors():
+        with translating():
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 face = clockwork.read(self.connection, self._clocks)
@@ -180,16 +180,9 @@ class Database:
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise translated(error) from error
-
     def close(self) -> None:
         """Close the connection; in WAL mode this folds the log into the database."""
-        with self._mutex, self._errors():
+        with self._mutex, translating():
             self.connection.close()
 
 

@@ -38,13 +38,20 @@ FROM actions INDEXED BY actions_open
 WHERE project = :project AND state IN ('pending', 'approved') AND expires_at_ms > :at_ms
 
 -- name: unknown_outcomes
--- Dispatches past their barrier whose outcome nobody knows and that carry this digest.
-SELECT a.dispatch_id FROM executions e JOIN actions a ON a.key = e.action
+-- Dispatches past their barrier whose outcome nobody knows and that carry this digest: not yet
+-- settled, in the manual queue, or ended as blocked by an answer that did not know itself.
+SELECT a.dispatch_id FROM executions e INDEXED BY executions_scan
+CROSS JOIN actions a ON a.key = e.action
 WHERE e.next_scan_tick IS NOT NULL AND e.lease_expires_tick <= :tick
   AND a.action_digest = :action_digest
 UNION ALL
-SELECT a.dispatch_id FROM executions e JOIN actions a ON a.key = e.action
+SELECT a.dispatch_id FROM executions e INDEXED BY executions_manual
+CROSS JOIN actions a ON a.key = e.action
 WHERE e.control_status = 'manual_required' AND a.action_digest = :action_digest
+UNION ALL
+SELECT a.dispatch_id FROM executions e INDEXED BY executions_unknown
+CROSS JOIN actions a ON a.key = e.action
+WHERE e.status = 'blocked' AND e.started_at_ms IS NOT NULL AND a.action_digest = :action_digest
 
 -- name: add_action
 -- A new approval request.

@@ -271,6 +271,8 @@ CREATE TABLE executions (
 CREATE INDEX executions_due ON executions (eligible_tick) WHERE eligible_tick IS NOT NULL;
 CREATE INDEX executions_scan ON executions (next_scan_tick) WHERE next_scan_tick IS NOT NULL;
 CREATE INDEX executions_manual ON executions (action) WHERE control_status = 'manual_required';
+CREATE INDEX executions_unknown ON executions (action)
+  WHERE status = 'blocked' AND started_at_ms IS NOT NULL;
 
 CREATE TABLE plans (
   action INTEGER PRIMARY KEY REFERENCES actions (key),
@@ -318,7 +320,17 @@ WHEN (OLD.status, NEW.status) NOT IN (VALUES
   OR NEW.version NOT IN (OLD.version, OLD.version + 1)
   OR (NEW.version = OLD.version AND NEW.status <> OLD.status)
   OR NEW.action <> OLD.action OR NEW.created_at_ms <> OLD.created_at_ms
+  OR NEW.max_attempts <> OLD.max_attempts
   OR (OLD.started_at_ms IS NOT NULL AND NEW.started_at_ms IS NOT OLD.started_at_ms)
+BEGIN SELECT RAISE(ABORT, 'no such transition'); END;
+
+CREATE TRIGGER controls_move_by_the_table BEFORE UPDATE ON executions
+WHEN OLD.control_status IS NOT NULL AND (
+  NEW.control_status IS NULL
+  OR (OLD.control_status, NEW.control_status) NOT IN (VALUES
+    ('armed', 'armed'), ('armed', 'leased'), ('armed', 'resolved'), ('leased', 'leased'),
+    ('leased', 'armed'), ('leased', 'manual_required'), ('leased', 'resolved'),
+    ('manual_required', 'manual_required'), ('manual_required', 'resolved')))
 BEGIN SELECT RAISE(ABORT, 'no such transition'); END;
 
 CREATE TRIGGER plans_are_immutable BEFORE UPDATE ON plans
@@ -326,6 +338,18 @@ BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER role_bindings_are_immutable BEFORE UPDATE ON role_bindings
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER ids_are_immutable BEFORE UPDATE ON ids
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+
+-- INSERT OR REPLACE would delete without asking the triggers below.
+CREATE TRIGGER plans_are_not_replaced BEFORE INSERT ON plans
+WHEN EXISTS (SELECT 1 FROM plans WHERE action = NEW.action)
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER ids_are_not_replaced BEFORE INSERT ON ids
+WHEN EXISTS (SELECT 1 FROM ids WHERE id = NEW.id)
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER role_bindings_are_not_replaced BEFORE INSERT ON role_bindings
+WHEN EXISTS (SELECT 1 FROM role_bindings WHERE project = NEW.project
+  AND ((subject = NEW.subject AND version = NEW.version) OR mutation_id = NEW.mutation_id))
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 
 CREATE TRIGGER actions_stay BEFORE DELETE ON actions
