@@ -70,6 +70,7 @@ def test_the_last_owner_stays(ready: Edge) -> None:
     assert ready.fails("action", "list", expect=3)["code"] == "login_refused"
 
 
+@pytest.mark.adr("0006", "4")
 def test_nobody_grants_above_their_own_role(ready: Edge) -> None:
     ready.user("ben", "admin")
     ready.login("ben")

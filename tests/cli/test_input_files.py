@@ -78,6 +78,7 @@ def untouched(edge: Edge) -> bool:
     return bool(edge.run("action", "list")["items"] == [])
 
 
+@pytest.mark.adr("0003", "3")
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_malformed_plan_is_refused(ready: Edge, name: str) -> None:
     file = ready.write("plan.json", TEXTS[name])
@@ -88,6 +89,7 @@ def test_a_malformed_plan_is_refused(ready: Edge, name: str) -> None:
     assert untouched(ready)
 
 
+@pytest.mark.adr("0003", "3")
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: json.dumps(shape)[:80])
 def test_a_plan_of_another_shape_is_refused(ready: Edge, shape: Any) -> None:
     file = ready.write("plan.json", json.dumps(shape))

@@ -135,8 +135,14 @@ class FaultyConnection(sqlite3.Connection):
     """Fail commits on request, as a storage device may."""
 
     fault: Fault | None = None
+    fail_in: int | None = None  # so many statements from now one fails
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if self.fail_in is not None and not sql.startswith(("COMMIT", "ROLLBACK", "RELEASE")):
+            self.fail_in -= 1
+            if self.fail_in < 0:
+                self.fail_in = None
+                raise staged(sqlite3.SQLITE_IOERR_WRITE)
         if sql != "COMMIT" or self.fault is None:
             return super().execute(sql, parameters)
         fault = self.fault
@@ -144,10 +150,15 @@ class FaultyConnection(sqlite3.Connection):
             self.fault = None
         if fault is Fault.LOST_ANSWER:
             super().execute("COMMIT")
-        error = sqlite3.OperationalError("staged")
         full = fault is Fault.FULL
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_IOERR_FSYNC
-        raise error
+        raise staged(sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_IOERR_FSYNC)
+
+
+def staged(code: int) -> sqlite3.OperationalError:
+    """Return the error that SQLite raises with this extended code."""
+    error = sqlite3.OperationalError("staged")
+    error.sqlite_errorcode = code
+    return error
 
 
 def connect(path: str) -> FaultyConnection:

@@ -35,6 +35,7 @@ READING = pytest.mark.parametrize("name", READS)
 WRITING = pytest.mark.parametrize("name", WRITES)
 
 
+@pytest.mark.adr("0004", "8")
 def test_every_port_method_has_a_prepared_call() -> None:
     assert set(CALLS) == port_methods()
 
@@ -83,8 +84,11 @@ def held(full: SqliteRepositories, how: str) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
+@pytest.mark.adr("0004", "8")
 @WRITING
-def test_a_write_waits_for_no_ever_locked_store(full: SqliteRepositories, name: str) -> None:
+def test_a_write_does_not_wait_for_ever_on_a_locked_store(
+    full: SqliteRepositories, name: str
+) -> None:
     before = dump(full.path)
     with held(full, "IMMEDIATE"):
         assert (failure(full, name).code, dump(full.path)) == ("store_busy", before)
@@ -127,6 +131,7 @@ def grown(full: SqliteRepositories, name: str) -> None:
     CALLS[name].run(full.ports)
 
 
+@pytest.mark.adr("0004", "8")
 @ALL
 def test_a_full_store_refuses_whole_or_takes_whole(
     full: SqliteRepositories, prepared: str, tmp_path: Path, name: str
@@ -160,6 +165,7 @@ def took(full: SqliteRepositories, name: str) -> bool:
     return True
 
 
+@pytest.mark.adr("0004", "8")
 @WRITING
 def test_a_read_only_store_takes_nothing(full: SqliteRepositories, name: str) -> None:
     before = dump(full.path)
@@ -179,6 +185,7 @@ def test_a_read_only_store_is_read(full: SqliteRepositories, name: str) -> None:
     assert CALLS[name].run(full.ports) == free
 
 
+@pytest.mark.adr("0004", "8")
 @WRITING
 def test_a_file_that_was_moved_away_takes_nothing(full: SqliteRepositories, name: str) -> None:
     aside = full.path + ".aside"
@@ -234,6 +241,7 @@ def test_a_schema_of_another_program_is_damage(full: SqliteRepositories, name: s
     CALLS[name].run(full.ports)
 
 
+@pytest.mark.adr("0004", "8")
 @ALL
 def test_a_newer_store_is_refused_before_any_call(
     full: SqliteRepositories, prepared: str, name: str

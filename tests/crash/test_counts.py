@@ -30,7 +30,7 @@ TRACED = (
 )
 FLUSHES = {"fsync", "fdatasync"}
 _ON_FILE = re.compile(r"^\d+ +(\w+)\(\d+<([^>]*)>(.*)$")
-_LENGTH = re.compile(r'""\.*, (\d+)')
+_LENGTH = re.compile(r'""(?:\.\.\.)?, (\d+)')
 _ON_NAME = re.compile(r'^\d+ +(\w+)\([^<]*"([^"]*)"')
 
 
@@ -60,7 +60,7 @@ def command(place: Place, *words: str) -> Trace:
     log = place.directory / "strace"
     python = [sys.executable, "-P", "-B", "-m", "qinglong_edge", "--state", str(place.state)]
     done = subprocess.run(
-        [str(STRACE), "-f", "-y", "-s", "256", "-e", f"trace={TRACED}", "-o", log, *python, *words],
+        [str(STRACE), "-f", "-y", "-s", "0", "-e", f"trace={TRACED}", "-o", log, *python, *words],
         cwd=place.directory, env=ENVIRONMENT, capture_output=True, check=False,
     )  # fmt: skip
     return trace_of(done.returncode, log.read_text(), place.state)
@@ -74,7 +74,7 @@ def trace_of(code: int, text: str, state: Path) -> Trace:
             continue
         calls.append((match[1], match[2].removeprefix(f"{state}").lstrip("/")))
         if "write" in match[1]:
-            size = re.search(r"(?:\.\.\.|\"|\]), (\d+)", line)
+            size = _LENGTH.search(line)
             assert size is not None, line
             written += int(size[1])
     return Trace(code, calls, written)

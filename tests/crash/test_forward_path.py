@@ -305,16 +305,17 @@ def test_every_passing_of_every_point_leaves_a_state_that_goes_on(
 ) -> None:
     scenario = BY_NAME[name]
     passed = start(shop, scenario).live(scenario.when, **scenario.more).points
-    for first in range(1, len(passed) + 1):
-        for second in range(1, 100):
+    stride = (
+        9 if scenario.blank else 1
+    )  # init has some forty points; all of them are in test_init.py
+    for first in range(1, len(passed) + 1, stride):
+        for second in range(1, 100, stride):
             place = start(shop, scenario)
             before = place.view()
             place.die(scenario.when, kill=Spot("any", "any", first), **scenario.more)
             seen = place.view()
             check_moved(before, seen)
-            ended = place.run(
-                scenario.when, CYCLE, kill=Spot("any", "any", second), **scenario.more
-            )
+            ended = place.run(scenario.when, kill=Spot("any", "any", second), **scenario.more)
             later = place.view()
             check_moved(seen, later)
             if scenario.when != CYCLE:

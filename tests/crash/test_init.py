@@ -12,7 +12,7 @@ from tests.support.crash_driver import ANY, FILES, Call, Spot
 
 FULL = os.environ.get("CRASH_FULL") == "1"
 MIGRATE = Call("migrate", {})
-SPARSE = 3  # every third change of a file, where CRASH_FULL does not ask for all
+SPARSE = 4  # every fourth change of a file, where CRASH_FULL does not ask for all
 NEVER = Spot(FILES, ANY, 1_000_000)  # listens to files and kills nothing
 MUST_CHANGE = {"os.mkdir", "open", "os.link", "os.remove", "os.rename", "sqlite3.connect"}
 
@@ -125,8 +125,9 @@ def test_another_init_is_refused_only_after_completion(shop: Workshop) -> None:
 
 
 def test_an_init_that_is_killed_again_and_again_ends(shop: Workshop) -> None:
+    passed = len(shop.empty().live(init()).points)
     place = shop.empty()
-    for nth in range(1, 40, 6 if FULL else 13):
+    for nth in range(1, passed + 1, 6 if FULL else 13):
         place.die(init(), kill=Spot(ANY, ANY, nth))
         check_half(place)
     place.die(init(), kill=Spot("after", "init"))

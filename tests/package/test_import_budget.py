@@ -57,6 +57,7 @@ def beyond(found: Source) -> Iterator[tuple[int, str]]:
             yield line, module
 
 
+@pytest.mark.adr("0001", "2")
 def test_the_program_imports_what_a_router_has() -> None:
     found = package_sources()
     assert [f"{each.path}:{line}: {name}" for each in found for line, name in beyond(each)] == []
@@ -73,6 +74,7 @@ def test_no_exception_outlives_its_import() -> None:
     assert granted - used == set()
 
 
+@pytest.mark.adr("0001", "2")
 @pytest.mark.parametrize(
     ("path", "text"),
     [

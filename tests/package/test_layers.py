@@ -57,6 +57,7 @@ def offences(found: Source) -> list[str]:
     return lines
 
 
+@pytest.mark.adr("0001", "1")
 def test_every_import_points_down() -> None:
     found = package_sources()
     assert [line for each in found for line in offences(each)] == []
@@ -67,6 +68,7 @@ def test_the_program_was_read_and_has_arrows_to_judge() -> None:
     assert len(arrows) > len(RANKS)
 
 
+@pytest.mark.adr("0001", "1")
 @pytest.mark.parametrize(
     ("path", "text"),
     [

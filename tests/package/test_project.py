@@ -102,6 +102,17 @@ def test_every_script_that_a_target_calls_exists() -> None:
     assert [script for script in sorted(scripts) if not (ROOT / script).is_file()] == []
 
 
+@pytest.mark.adr("0036", "v.1")
+def test_the_gates_run_on_every_interpreter_that_is_promised() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    (names,) = re.findall(r'^readonly VERSIONS="(.+)"$', script, re.MULTILINE)
+    promised = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert names.split()[0] == promised
+    assert {"3.11", "3.12", "3.13"} <= set(names.split())
+    loops = re.findall(r'^for version in "\$\{found\[@\]\}"; do\n(.+)\ndone$', script, re.MULTILINE)
+    assert any('"${python[$version]}" tools/test.py' in stage for stage in loops)
+
+
 def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -171,11 +171,14 @@ def judge(rule: Rule, found: tuple[Source, ...]) -> list[str]:
     return [f"{each.path}:{line}: {fault}" for each in found for line, fault in rule(each)]
 
 
+@pytest.mark.adr("0001", "3")
 @pytest.mark.parametrize("rule", EVERYWHERE)
 def test_all_code_obeys(rule: Rule) -> None:
     assert judge(rule, python_sources(*CODE)) == []
 
 
+@pytest.mark.adr("0001", "3")
+@pytest.mark.adr("0001", "4")
 @pytest.mark.parametrize("rule", PROGRAM)
 def test_the_program_obeys(rule: Rule) -> None:
     assert judge(rule, package_sources()) == []
@@ -234,6 +237,8 @@ TOLERATED: list[tuple[Rule, str, str]] = [
 ]
 
 
+@pytest.mark.adr("0001", "3")
+@pytest.mark.adr("0001", "4")
 @pytest.mark.parametrize(("rule", "path", "text"), SEEDED)
 def test_a_seeded_fault_is_found(rule: Rule, path: str, text: str) -> None:
     assert len(list(rule(source(path, text)))) == 1

@@ -178,6 +178,7 @@ class Place:
     def __init__(self, directory: Path, nursery: Nursery, state: Path | None = None) -> None:
         self.directory = directory
         self.state = state or directory / "state"
+        self.seen = self.state  # how this process finds it, where a child sees other mounts
         self.nursery = nursery
         self.prefix: tuple[str, ...] = ()  # a command that starts a child of its own kind
 
@@ -229,7 +230,7 @@ class Place:
         call = login(nth)
         body = self.live(call, **more).answers[0]["body"]
         session = StoredSession("user:ana", call.args["session_token"], body["expires_at_ms"])
-        write_session(str(self.state / "session"), session, entropy=system_entropy)
+        write_session(str(self.seen / "session"), session, entropy=system_entropy)
 
     def marks(self) -> list[tuple[str, str]]:
         path = self.directory / "marks"
@@ -247,7 +248,7 @@ class Place:
         begun = Counter(name for name, word in self.marks() if word == "begin")
         with tempfile.TemporaryDirectory() as directory:
             copy = Path(directory, "state.db")
-            for path in self.state.glob("state.db*"):
+            for path in self.seen.glob("state.db*"):
                 shutil.copy(path, Path(directory, path.name))
             if not copy.exists():
                 return View({}, {}, begun)

@@ -271,7 +271,11 @@ class Nursery:
     def __init__(self, argv: list[str], environment: dict[str, str], *, patience_s: float) -> None:
         self._patience_s = patience_s
         self._server = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            argv,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # a buffer would hide the second line from `select`
         )
 
     def run(self, directory: str, orders: Orders) -> int:

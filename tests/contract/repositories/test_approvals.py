@@ -48,6 +48,8 @@ def test_a_request_is_stored_pending_with_its_plan(story: Story) -> None:
     assert story.ports.approvals.plan("apr-1") == (shell_plan("/bin/echo", "1"), PREVIEW)
 
 
+@pytest.mark.adr("0002", "6")
+@pytest.mark.adr("0003", "4")
 @pytest.mark.scenario(29)
 def test_a_repeated_request_replays_with_the_stored_times(story: Story) -> None:
     stored = story.proposed()
@@ -72,6 +74,7 @@ def test_a_new_preview_of_the_same_plan_still_replays_and_changes_nothing(story:
     assert story.ports.approvals.plan("apr-1") == (shell_plan("/bin/echo", "1"), PREVIEW)
 
 
+@pytest.mark.adr("0003", "4")
 @pytest.mark.scenario(29, 31)
 @pytest.mark.parametrize(
     "change",
@@ -103,6 +106,7 @@ def test_an_id_drawn_for_something_else_is_no_request(story: Story, taken: str) 
     assert story.repositories.snapshot() == before
 
 
+@pytest.mark.adr("0003", "3")
 @pytest.mark.scenario(34, 35)
 @pytest.mark.parametrize(
     "change",
@@ -165,6 +169,7 @@ def test_only_a_user_decides(story: Story, kind: SubjectType) -> None:
     assert story.approval().state is ApprovalState.PENDING
 
 
+@pytest.mark.adr("0006", "3")
 @pytest.mark.scenario(41)
 def test_nobody_decides_their_own_request(story: Story) -> None:
     story.proposed(requested_by=BOB)

@@ -26,7 +26,7 @@ from tests.contract.story import (
 from tests.support.builders import LEASE_MS
 from tests.support.clock import BOOT_MS, WALL_MS
 
-RIVAL = {"owner": "owner-2", "token": "token-b"}
+RIVAL: dict[str, Any] = {"owner": "owner-2", "token": "token-b"}
 
 
 def claim(ports: Ports, n: int = 1, **changes: Any) -> object:
@@ -65,7 +65,7 @@ def test_two_claims_have_one_winner_whose_repeat_replays(
 
 @pytest.mark.scenario(78, 79)
 @pytest.mark.parametrize("change", [RIVAL, {}])
-def test_at_its_end_a_lease_is_taken_over(story: Story, change: dict[str, str]) -> None:
+def test_at_its_end_a_lease_is_taken_over(story: Story, change: dict[str, Any]) -> None:
     story.claimed()
     story.clocks.advance(LEASE_MS)
     assert story.due() == ["dsp-1"]
@@ -109,6 +109,8 @@ def test_a_spent_budget_blocks_at_the_next_claim(story: Story) -> None:
     assert story.due() == []
 
 
+@pytest.mark.adr("0033", "1.2")
+@pytest.mark.adr("0033", "1.3")
 @pytest.mark.scenario(74, 82)
 def test_what_executes_is_never_claimed(story: Story) -> None:
     stored = story.started()

@@ -11,6 +11,7 @@ from qinglong_edge.domain.machines import ApprovalState, ExecutionStatus
 from qinglong_edge.domain.policy import Role, Subject, SubjectType
 from qinglong_edge.domain.tick import Trust
 from qinglong_edge.ports.identities import AddIdentity, OpenSession
+from qinglong_edge.ports.repositories import Listing
 from tests.contract.adapters import Capability, Repositories
 from tests.contract.story import (
     Story,
@@ -42,6 +43,7 @@ def seen_long_enough(story: Story) -> None:
     story.clocks.advance(limits.CLOCK_SETTLE_MS)
 
 
+@pytest.mark.adr("0002", "3")
 @JUMPS
 def test_an_untrusted_clock_gives_no_new_authority(story: Story, jump_ms: int) -> None:
     story.proposed(1)
@@ -65,16 +67,28 @@ def test_completion_and_cancellation_go_on_under_an_untrusted_clock(story: Story
     changed(story.ports.approvals.decide(decide_of(3, approved=False)))
 
 
-@pytest.mark.parametrize("jump_ms", [-HOUR_MS, -YEAR_MS])
-def test_a_clock_that_runs_backwards_revives_nothing(story: Story, jump_ms: int) -> None:
+@pytest.mark.adr("0002", "2")
+@pytest.mark.parametrize(
+    ("jump_ms", "refusal"),
+    [
+        (-limits.CLOCK_BACK_MS_MAX + 60_000, ApprovalRefusal.EXPIRED),
+        (-HOUR_MS, ApprovalRefusal.CLOCK_UNTRUSTED),
+        (-YEAR_MS, ApprovalRefusal.CLOCK_UNTRUSTED),
+    ],
+)
+def test_a_clock_that_runs_backwards_revives_nothing(
+    story: Story, jump_ms: int, refusal: ApprovalRefusal
+) -> None:
     story.approved()
     story.clocks.advance(HOUR_MS)
     story.consumed(2)  # a commit that carries the mark
     story.clocks.step_wall(jump_ms)
-    assert story.ports.approvals.consume(consume_of(1)) is ApprovalRefusal.EXPIRED
+    assert story.ports.approvals.consume(consume_of(1)) is refusal
     assert story.approval().state is ApprovalState.APPROVED
+    assert story.ports.approvals.page(Listing("approved", None, 9)).items == []
 
 
+@pytest.mark.adr("0002", "1")
 @JUMPS
 def test_a_wall_jump_moves_no_lease(story: Story, jump_ms: int) -> None:
     story.claimed(1)
@@ -87,6 +101,7 @@ def test_a_wall_jump_moves_no_lease(story: Story, jump_ms: int) -> None:
     assert story.waits_for_recovery() == ["dsp-2"]
 
 
+@pytest.mark.adr("0002", "1")
 def test_a_reboot_ends_every_lease_and_delay_whatever_the_wall_says(story: Story) -> None:
     story.claimed(1)
     story.started(2)
@@ -124,6 +139,7 @@ def test_a_clock_that_comes_back_costs_nothing(story: Story) -> None:
     changed(story.ports.approvals.decide(decide_of(1)))
 
 
+@pytest.mark.adr("0002", "4")
 @pytest.mark.parametrize("jump_ms", [-HOUR_MS, YEAR_MS])
 def test_a_settled_clock_closes_what_it_could_revive(
     story: Story, repositories: Repositories, jump_ms: int
@@ -163,6 +179,7 @@ def test_a_settled_clock_settles_before_the_mutation_that_found_it(story: Story)
     assert ended.last_result_code == START_DEADLINE_PASSED
 
 
+@pytest.mark.adr("0002", "4")
 def test_one_moment_before_the_ten_minutes_nothing_is_settled(story: Story) -> None:
     stored = story.proposed()
     story.clocks.step_wall(YEAR_MS)

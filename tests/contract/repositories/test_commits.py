@@ -7,7 +7,7 @@ import pytest
 
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import CommitUnknownError, UnavailableError
-from tests.contract.adapters import Fault, SqliteRepositories, copied
+from tests.contract.adapters import Fault, FaultyConnection, SqliteRepositories, copied
 from tests.contract.calls import CALLS, WRITES
 from tests.support.clock import FakeClocks
 
@@ -31,6 +31,8 @@ def kinds(answer: object) -> set[type]:
     return {type(answer)}
 
 
+@pytest.mark.adr("0004", "5")
+@pytest.mark.adr("0033", "6.3")
 @MUTATIONS
 def test_a_lost_answer_turns_into_a_replay_and_nothing_is_doubled(
     name: str, full: SqliteRepositories, twin: SqliteRepositories
@@ -69,6 +71,7 @@ def test_a_commit_that_never_happens_stays_unknown_and_can_be_repeated(
     assert full.snapshot() == twin.snapshot()
 
 
+@pytest.mark.adr("0004", "9")
 @MUTATIONS
 def test_a_full_device_has_stored_nothing(
     name: str, full: SqliteRepositories, twin: SqliteRepositories
@@ -96,3 +99,29 @@ def test_every_mutation_is_one_commit_and_its_repeat_is_none(
     assert Changed not in kinds(again)
     assert full.commits() == first + 1
     assert full.snapshot() == stored
+
+
+@pytest.mark.scenario(62, 63, 92, 111, 226)
+@pytest.mark.adr("0004", "9")
+@MUTATIONS
+def test_a_fault_at_any_statement_takes_the_whole_call_back(
+    name: str, full: SqliteRepositories, twin: SqliteRepositories
+) -> None:
+    """One statement after another fails, until the call gets through; then it is whole."""
+    before = full.snapshot()
+    connection = full.database.connection
+    assert isinstance(connection, FaultyConnection)
+    statements = 0
+    while True:
+        connection.fail_in = statements
+        try:
+            answer = CALLS[name].run(full.ports)
+        except UnavailableError:
+            statements += 1
+            assert full.snapshot() == before
+        else:
+            break
+    assert statements > 4
+    connection.fail_in = None
+    assert answer == CALLS[name].run(twin.ports)
+    assert full.snapshot() == twin.snapshot()

@@ -31,6 +31,7 @@ ENDS = {
 }
 
 
+@pytest.mark.adr("0033", "5.7")
 @pytest.mark.scenario(106, 107, 108, 109)
 @pytest.mark.parametrize(("outcome", "status"), ENDS.items())
 def test_a_verdict_ends_execution_and_control_together(
@@ -53,6 +54,8 @@ def test_a_verdict_ends_execution_and_control_together(
     assert (story.due(), story.waits_for_recovery()) == ([], [])
 
 
+@pytest.mark.adr("0033", "1.5")
+@pytest.mark.adr("0033", "6.2")
 @pytest.mark.scenario(106, 107, 108)
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_late_verdict_counts_and_replays(story: Story, outcome: Outcome) -> None:
@@ -133,6 +136,7 @@ def test_a_verdict_and_the_next_barrier_share_one_commit(
     assert repositories.commits() == commits + 1
 
 
+@pytest.mark.adr("0005", "6")
 @pytest.mark.parametrize(
     ("start", "refusal"),
     [

@@ -24,6 +24,7 @@ def left_behind(story: Story) -> None:
     changed(story.ports.dispatches.start(start_of(1)))
 
 
+@pytest.mark.adr("0005", "4")
 def test_what_is_left_is_taken_over_in_one_commit(story: Story, repositories: Repositories) -> None:
     left_behind(story)
     story.clocks.advance(1)

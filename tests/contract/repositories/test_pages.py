@@ -175,6 +175,8 @@ def test_what_waits_is_counted(story: Story) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.adr("0004", "2")
+@pytest.mark.adr("0033", "5.10")
 @pytest.mark.scenario(221)
 def test_reading_writes_nothing(story: Story, repositories: Repositories) -> None:
     story.proposed(1)

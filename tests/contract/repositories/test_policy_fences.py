@@ -67,6 +67,7 @@ def test_a_request_for_an_unknown_project_or_subject_is_refused(story: Story) ->
     changed(approvals.propose(without))  # who may propose is decided above the store
 
 
+@pytest.mark.adr("0006", "7")
 @pytest.mark.scenario(51)
 @MOVES
 def test_a_decision_under_an_old_policy_is_refused(story: Story, how: str) -> None:
@@ -76,6 +77,7 @@ def test_a_decision_under_an_old_policy_is_refused(story: Story, how: str) -> No
     assert story.record() == stored
 
 
+@pytest.mark.adr("0006", "7")
 @pytest.mark.scenario(64)
 @MOVES
 def test_a_consumption_under_an_old_policy_is_refused(story: Story, how: str) -> None:
@@ -105,6 +107,7 @@ def test_what_was_done_replays_under_any_policy(story: Story, how: str) -> None:
     assert replayed(approvals.consume(consume_of(1))) == stored
 
 
+@pytest.mark.adr("0005", "2")
 @MOVES
 def test_a_moved_policy_blocks_the_start_inside_its_transaction(
     story: Story, how: str, repositories: Repositories
@@ -175,6 +178,7 @@ def test_what_is_unknown_resolves_to_nothing(story: Story) -> None:
     assert answer is PolicyRefusal.PROJECT_NOT_FOUND
 
 
+@pytest.mark.adr("0006", "4")
 def test_the_last_owner_stays(story: Story) -> None:
     for role in (None, Role.ADMIN):
         answer = story.ports.policy.bind(BindRole(PROJECT, ANA, None, role, "m-1", EDGE))
@@ -183,6 +187,7 @@ def test_the_last_owner_stays(story: Story) -> None:
     assert agent is PolicyRefusal.AGENT_OWNER
 
 
+@pytest.mark.adr("0006", "4")
 def test_nobody_grants_above_their_own_role(story: Story) -> None:
     grant = BindRole(PROJECT, STRANGER, 0, Role.OPERATOR, "m-1", BOB, Authority(Role.ADMIN, FENCE))
     bound = story.ports.policy.bind(grant)

@@ -11,6 +11,7 @@ from tests.support.builders import LEASE_MS
 from tests.support.clock import BOOT_MS
 
 
+@pytest.mark.adr("0033", "1.1")
 @pytest.mark.scenario(129, 132)
 @pytest.mark.parametrize(("ms", "found"), [(LEASE_MS - 1, []), (LEASE_MS, ["dsp-1"])])
 def test_an_execution_waits_for_recovery_from_the_end_of_its_lease(
@@ -43,6 +44,7 @@ def test_what_ended_or_never_started_is_not_listed(story: Story) -> None:
     assert story.waits_for_recovery() == []
 
 
+@pytest.mark.adr("0033", "5.8")
 @pytest.mark.scenario(97)
 def test_a_renewal_moves_the_scan_with_the_lease(story: Story) -> None:
     story.started()

@@ -26,7 +26,7 @@ from tests.contract.story import (
 from tests.support.builders import ANA, BOB, HOUR_MS, LEASE_MS
 from tests.support.clock import BOOT_MS, WALL_MS
 
-RIVAL = {"owner": "owner-2", "token": "token-b"}
+RIVAL: dict[str, Any] = {"owner": "owner-2", "token": "token-b"}
 
 
 @pytest.mark.scenario(100)
@@ -80,6 +80,7 @@ def test_a_release_without_a_retry_blocks_at_once(story: Story) -> None:
     assert replayed(story.ports.dispatches.release(again)) == stored
 
 
+@pytest.mark.adr("0005", "9")
 def test_what_was_not_there_gives_the_attempt_back(story: Story) -> None:
     """W10: a missing handler or plan does not eat the budget, however often."""
     story.consumed()
@@ -120,6 +121,7 @@ def test_what_started_or_ended_is_not_released(story: Story) -> None:
     assert dispatches.release(release_of(9)) is DispatchRefusal.NOT_FOUND
 
 
+@pytest.mark.adr("0005", "5")
 def test_an_unreached_page_is_put_back_in_one_commit(
     story: Story, repositories: Repositories
 ) -> None:

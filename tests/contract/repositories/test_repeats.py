@@ -24,7 +24,8 @@ def test_the_second_plan_is_the_first_one() -> None:
     assert AGAIN.action.action_digest == digest_of(1)
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
+@pytest.mark.adr("0003", "5")
 def test_an_unknown_outcome_must_be_named_at_high_risk(story: Story) -> None:
     story.started()
     changed(story.ports.dispatches.expire(expire_of(1)))
@@ -41,7 +42,7 @@ def test_an_unknown_outcome_must_be_named_at_high_risk(story: Story) -> None:
     assert story.record(2) == stored
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
 def test_an_execution_past_its_lease_is_unknown(story: Story) -> None:
     story.started()
     story.clocks.advance(LEASE_MS - 1)
@@ -50,7 +51,7 @@ def test_an_execution_past_its_lease_is_unknown(story: Story) -> None:
     assert story.ports.approvals.propose(AGAIN) is ApprovalRefusal.REPEATS_REQUIRED
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
 def test_an_answer_that_says_unknown_stays_unknown(story: Story) -> None:
     """The handler answered `indeterminate`: blocked, and nobody knows what happened."""
     story.completed(outcome=Outcome.INDETERMINATE, result_code="lost_touch")
@@ -58,14 +59,14 @@ def test_an_answer_that_says_unknown_stays_unknown(story: Story) -> None:
     changed(story.ports.approvals.propose(NAMED))
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
 def test_a_known_outcome_names_nothing(story: Story) -> None:
     story.completed()
     assert story.ports.approvals.propose(NAMED) is ApprovalRefusal.REPEATS_MISMATCH
     changed(story.ports.approvals.propose(AGAIN))
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
 def test_a_late_answer_ends_the_duty(story: Story) -> None:
     story.started()
     changed(story.ports.dispatches.expire(expire_of(1)))
@@ -74,14 +75,14 @@ def test_a_late_answer_ends_the_duty(story: Story) -> None:
     changed(story.ports.approvals.propose(AGAIN))
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
 def test_what_never_started_needs_no_repeats(story: Story) -> None:
     story.consumed()
     changed(story.ports.approvals.cancel(cancel_of(1)))
     changed(story.ports.approvals.propose(AGAIN))
 
 
-@pytest.mark.adr("0033", 7)
+@pytest.mark.adr("0033", "7.3")
 def test_another_plan_repeats_nothing(story: Story) -> None:
     story.started()
     changed(story.ports.dispatches.expire(expire_of(1)))

@@ -1,11 +1,13 @@
 """Start: the barrier. What it proves, what it arms, and that nothing leads back."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from qinglong_edge.domain.dispatch import START_DEADLINE_PASSED, DispatchRefusal
 from qinglong_edge.domain.errors import QinglongError
+from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.recovery import Control
 from tests.contract.adapters import Repositories
@@ -28,6 +30,7 @@ from tests.support.builders import HOUR_MS, LEASE_MS
 from tests.support.clock import WALL_MS
 
 
+@pytest.mark.adr("0033", "5.1")
 @pytest.mark.scenario(88, 91)
 def test_the_barrier_is_stored_together_with_its_armed_control(
     story: Story, repositories: Repositories
@@ -130,6 +133,7 @@ def test_the_last_moment_before_the_deadline_starts(story: Story) -> None:
     assert story.status() is ExecutionStatus.EXECUTING
 
 
+@pytest.mark.adr("0005", "2")
 def test_the_start_deadline_blocks_inside_the_barrier(story: Story) -> None:
     """W2: checked in the start transaction; nothing is executed."""
     late_to_start(story)
@@ -154,6 +158,7 @@ def test_the_start_deadline_blocks_at_the_claim(story: Story) -> None:
     assert ended.last_result_code == START_DEADLINE_PASSED
 
 
+@pytest.mark.adr("0033", "7.2")
 @pytest.mark.scenario(103, 156)
 def test_nothing_undoes_the_barrier(story: Story) -> None:
     stored = story.started()
@@ -169,18 +174,24 @@ def test_nothing_undoes_the_barrier(story: Story) -> None:
     assert story.record() == stored
 
 
-def test_each_write_keeps_the_stamps_in_order(story: Story) -> None:
-    """A wall clock that runs backwards never makes a later stamp smaller."""
-    story.consumed()
+def steps(story: Story) -> tuple[Callable[[], Record], ...]:
+    """Return the writes of a life, from the claim to a late verdict."""
     dispatches = story.ports.dispatches
-    stamps = [story.execution().updated_at_ms]
-    for step in (
+    return (
         lambda: changed(dispatches.claim_page((claim_of(1),))[0][0]),
         lambda: changed(dispatches.start(start_of(1))),
         lambda: changed(dispatches.renew(renew_of(1, 2))),
         lambda: changed(dispatches.expire(expire_of(1, 3))),
         lambda: changed(dispatches.complete(complete_of(1, 4))[0]),
-    ):
+    )
+
+
+@pytest.mark.adr("0002", "5")
+def test_each_write_keeps_the_stamps_in_order(story: Story) -> None:
+    """A wall clock that runs backwards never makes a later stamp smaller."""
+    story.consumed()
+    stamps = [story.execution().updated_at_ms]
+    for step in steps(story):
         story.clocks.step_wall(-60_000)
         step()
         stamps.append(story.execution().updated_at_ms)

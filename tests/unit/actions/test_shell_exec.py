@@ -146,6 +146,7 @@ def test_any_other_shape_is_a_usage_error(handler: ActionHandler, params: dict[s
     )
 
 
+@pytest.mark.adr("0007", "5")
 def test_the_handlers_deadline_comes_after_the_plans_own(handler: ActionHandler) -> None:
     assert handler.deadline_ms(plan("x", timeout_ms=5)) == 5 + limits.SHELL_STOP_MS
     assert handler.deadline_ms(plan("x")) == limits.SHELL_TIMEOUT_MS_DEFAULT + limits.SHELL_STOP_MS
@@ -201,6 +202,7 @@ def damage(path: Path, how: str) -> str:
 DAMAGES = ["changed", "missing", "symlink", "fifo", "directory"]
 
 
+@pytest.mark.adr("0007", "3")
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_file_that_is_not_the_approved_one_keeps_the_plan_from_starting(
     handler: ActionHandler, tmp_path: Path, how: str
@@ -214,6 +216,7 @@ def test_a_file_that_is_not_the_approved_one_keeps_the_plan_from_starting(
 # execute.
 
 
+@pytest.mark.adr("0007", "3")
 @pytest.mark.parametrize("how", DAMAGES)
 def test_drift_behind_the_barrier_fails_and_nothing_runs(
     handler: ActionHandler, tmp_path: Path, how: str
@@ -225,6 +228,7 @@ def test_drift_behind_the_barrier_fails_and_nothing_runs(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.adr("0007", "1")
 def test_exit_zero_is_success_and_the_output_is_in_the_log(
     handler: ActionHandler, logs_dir: Path
 ) -> None:
@@ -235,6 +239,7 @@ def test_exit_zero_is_success_and_the_output_is_in_the_log(
     assert found.data == b"out\nerr\n"
 
 
+@pytest.mark.adr("0007", "1")
 @pytest.mark.parametrize("code", [1, 126, 255])
 def test_any_other_exit_code_is_a_failure(handler: ActionHandler, code: int) -> None:
     assert handler.execute(context(plan("sh", "-c", f"exit {code}"))) == failed(f"exit_{code}")
@@ -263,6 +268,9 @@ def test_a_plans_own_path_does_not_decide_what_runs(
     assert f"PATH={tmp_path}\n" in (logs_dir / "dsp-1.log").read_text()
 
 
+@pytest.mark.adr("0007", "1")
+@pytest.mark.adr("0007", "4")
+@pytest.mark.adr("0007", "5")
 def test_a_command_past_its_deadline_failed_when_its_group_is_empty(
     handler: ActionHandler, mark: str
 ) -> None:
@@ -283,12 +291,14 @@ def test_files_that_take_longer_than_the_deadline_start_nothing(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.adr("0007", "1")
 def test_a_command_that_a_signal_ended_gave_no_answer(handler: ActionHandler) -> None:
     with pytest.raises(NoAnswerError) as caught:
         handler.execute(context(plan("sh", "-c", "kill -9 $$")))
     assert caught.value.ending == process.Signalled(signal.SIGKILL.value)
 
 
+@pytest.mark.adr("0007", "1")
 @pytest.mark.parametrize(
     "ending", [process.DeadlineExceeded(False), process.Signalled(0), process.Lost(None)]
 )
@@ -297,6 +307,7 @@ def test_no_other_end_is_an_answer(ending: process.End) -> None:
         answer_of(ending)
 
 
+@pytest.mark.adr("0007", "1")
 @pytest.mark.parametrize(
     ("argv", "cwd", "reason"),
     [
@@ -312,6 +323,7 @@ def test_a_program_that_could_not_start_failed(
     assert handler.execute(context(plan(argv, cwd=cwd))) == failed(f"not_started_{reason}")
 
 
+@pytest.mark.adr("0007", "2")
 def test_a_log_that_cannot_be_written_changes_no_outcome(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     logs = ActionLogs(str(tmp_path / "logs"))
@@ -326,6 +338,7 @@ def test_result_codes_have_the_shape_that_the_store_takes(handler: ActionHandler
         assert len(code) <= limits.ID_CHARS_MAX
 
 
+@pytest.mark.adr("0007", "2")
 def test_output_goes_nowhere_else(
     handler: ActionHandler, logs_dir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ PLAIN: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.scenario(126)
 @pytest.mark.parametrize(("line", "command", "args"), PLAIN)
 def test_a_command_becomes_exactly_its_arguments(
     line: str, command: str, args: dict[str, Any]

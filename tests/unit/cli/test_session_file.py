@@ -44,8 +44,8 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert load(str(path)) == SESSION
     assert read_session(str(path)) == "t" * 43
     assert json.loads(path.read_text()) == EXACT
-    write(path, SESSION._replace(state_id="abc"))
-    assert load(str(path)) == SESSION._replace(state_id="abc")
+    write(path, SESSION._replace(subject="user:ben"))
+    assert load(str(path)) == SESSION._replace(subject="user:ben")
     assert os.listdir(path.parent) == ["session"]
 
 

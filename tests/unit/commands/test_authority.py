@@ -215,6 +215,7 @@ def test_an_agent_reads_and_proposes_but_never_acts(engine: Engine) -> None:
 
 
 @pytest.mark.scenario(28)
+@pytest.mark.adr("0006", "2")
 def test_only_whoever_needs_approval_proposes(engine: Engine) -> None:
     refused = refusal(require_proposer, engine, log_in(engine, "ana"), "run.start")
     assert (refused.code, refused.details) == ("proposal_denied", {"reason": "role_grant"})

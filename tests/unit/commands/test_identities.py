@@ -202,6 +202,7 @@ def test_an_agent_is_never_owner(engine: Engine, ana: Caller) -> None:
     assert refused(lambda: commands.bind_role(engine, ana, up)) == "agent_owner"
 
 
+@pytest.mark.adr("0006", "4")
 def test_an_admin_gives_what_an_admin_has(engine: Engine, admin: Caller) -> None:
     commands.add_user(engine, admin, {**USER, "role": "admin"})
     owner = {**USER, "name": "dan", "role": "owner", "mutation_id": "m-2"}
@@ -257,6 +258,7 @@ def test_only_known_and_active_subjects_get_a_role(engine: Engine, ana: Caller) 
     assert refused(lambda: commands.bind_role(engine, ana, BIND)) == "already_disabled"
 
 
+@pytest.mark.adr("0006", "4")
 def test_the_last_owner_stays(engine: Engine, ana: Caller) -> None:
     for ask in (
         lambda: commands.revoke_role(engine, ana, {"subject": "user:ana", "mutation_id": "m-1"}),
@@ -310,6 +312,7 @@ def test_lists_show_name_role_state_and_birth_page_by_page(engine: Engine, ana: 
     )
 
 
+@pytest.mark.adr("0006", "7")
 def test_a_role_that_changed_since_it_was_asked_changes_nothing(engine: Engine) -> None:
     """The fence is proven again inside the commit; here the role falls between the two reads."""
     add_user(engine, "adam", Role.ADMIN)

@@ -94,6 +94,7 @@ def test_a_drawn_id_or_token_opens_no_second_session(
     assert refused(engine, **change).code == "session_taken"
 
 
+@pytest.mark.adr("0006", "5")
 def test_unknown_wrong_and_disabled_are_one_answer(engine: Engine, database: Database) -> None:
     add_user(engine, "bob", Role.VIEWER)
     add_agent(engine, "bot", Role.VIEWER)
@@ -116,6 +117,7 @@ def test_unknown_wrong_and_disabled_are_one_answer(engine: Engine, database: Dat
     assert database.commits == commits
 
 
+@pytest.mark.adr("0006", "5")
 def test_every_name_costs_one_stretching_of_the_same_scheme(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ P2: JsonObject = {
 
 
 @pytest.mark.scenario(184, 186)
+@pytest.mark.adr("0003", "1")
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
@@ -93,6 +94,7 @@ def independent_action_digest() -> str:
     return hashlib.sha256(b"qinglong-edge.action.v1\x00" + text.encode()).hexdigest()
 
 
+@pytest.mark.adr("0003", "1")
 def test_our_action_digest_has_a_fixed_vector() -> None:
     plan = parse_plan(PLAN_BYTES, "prj-home")
     expected = "400d683338ecc905ee581c2ede16584d5432ac84bbbc26ba015a9cee3dbf095c"
@@ -100,6 +102,7 @@ def test_our_action_digest_has_a_fixed_vector() -> None:
     assert digest_of_body(plan_body(plan)) == expected
 
 
+@pytest.mark.adr("0003", "1")
 def test_our_preview_digest_has_a_fixed_vector() -> None:
     text = '{"argv":["/bin/echo"],"files":[],"summary":"备份","warnings":[{"a":1,"b":2}]}'
     independent = hashlib.sha256(b"qinglong-edge.preview.v1\x00" + text.encode()).hexdigest()
@@ -176,6 +179,7 @@ BAD_PLANS: list[dict[str, Any]] = [
 
 
 @pytest.mark.scenario(5, 35)
+@pytest.mark.adr("0003", "3")
 @pytest.mark.parametrize("changes", BAD_PLANS)
 def test_a_plan_of_any_other_shape_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
@@ -226,7 +230,8 @@ def test_stored_bytes_of_another_schema_are_refused(version: object) -> None:
         plan_from_body(json.dumps(body).encode())
 
 
-@pytest.mark.adr("0033", "4")
+@pytest.mark.adr("0033", "4.1")
+@pytest.mark.adr("0033", "4.2")
 @pytest.mark.parametrize(
     ("name", "permission", "risk", "capability"),
     [

@@ -9,7 +9,6 @@ from qinglong_edge.domain.approval import (
     Approval,
     ApprovalRefusal,
     Cancellation,
-    Consumption,
     Decision,
     Openness,
     cancel,
@@ -24,13 +23,11 @@ from qinglong_edge.domain.approval import (
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import InvariantBroken, UsageError
 from qinglong_edge.domain.machines import ApprovalState
-from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
+from qinglong_edge.domain.policy import Subject, SubjectType
 from qinglong_edge.domain.tick import Now, Trust
 from tests.support.builders import (
     ANA,
     BOB,
-    EDGE,
-    FENCE,
     HOUR_MS,
     action_binding,
     approval,
@@ -39,7 +36,6 @@ from tests.support.builders import (
     consume_command,
     decide_command,
     propose_command,
-    shell_plan,
 )
 from tests.support.clock import WALL_MS
 
@@ -48,7 +44,6 @@ NOTHING_OPEN = Openness(0, 0)
 NONE: frozenset[str] = frozenset()
 UNTRUSTED = at(1, trust=Trust.UNTRUSTED)
 SETTLED = at(1, trust=Trust.SETTLED)
-OTHER_ACTION = action_binding(shell_plan("/bin/false"))
 
 
 def changed(answer: Answer) -> Approval:
@@ -102,6 +97,7 @@ def test_a_proposal_within_its_bounds_is_kept(change: dict[str, Any]) -> None:
     assert check_propose(asked) is asked
 
 
+@pytest.mark.adr("0002", "3")
 @pytest.mark.parametrize("now", [UNTRUSTED, SETTLED])
 def test_nobody_proposes_while_the_clock_cannot_be_believed(now: Now) -> None:
     answer = propose(propose_command(), NOTHING_OPEN, NONE, now)
@@ -127,7 +123,8 @@ def test_open_requests_are_bounded_for_a_requester_and_for_a_project(
 HIGH = {"risk": Risk.HIGH}
 
 
-@pytest.mark.adr("0033", "7")
+@pytest.mark.adr("0003", "5")
+@pytest.mark.adr("0033", "7.3")
 @pytest.mark.parametrize(
     ("change", "unknown", "answer"),
     [
@@ -151,6 +148,7 @@ def test_repeating_an_unknown_action_names_it_and_carries_high_risk(
 
 
 @pytest.mark.scenario(29, 30)
+@pytest.mark.adr("0003", "4")
 @pytest.mark.parametrize("state", ApprovalState)
 def test_the_same_proposal_answers_with_the_row_as_it_is_now(state: ApprovalState) -> None:
     """The preview is ours and may warn differently today; upstream compares its digest as well."""
@@ -160,6 +158,8 @@ def test_the_same_proposal_answers_with_the_row_as_it_is_now(state: ApprovalStat
 
 
 @pytest.mark.scenario(29, 31)
+@pytest.mark.adr("0002", "6")
+@pytest.mark.adr("0003", "4")
 @pytest.mark.parametrize(
     "change",
     [
@@ -200,6 +200,7 @@ ROBOTS = [kind for kind in SubjectType if kind is not SubjectType.USER]
 
 
 @pytest.mark.scenario(38, 39)
+@pytest.mark.adr("0006", "2")
 @pytest.mark.parametrize("kind", ROBOTS)
 @pytest.mark.parametrize("approved", [True, False])
 def test_only_a_user_decides(kind: SubjectType, *, approved: bool) -> None:
@@ -208,6 +209,7 @@ def test_only_a_user_decides(kind: SubjectType, *, approved: bool) -> None:
 
 
 @pytest.mark.scenario(41)
+@pytest.mark.adr("0006", "3")
 def test_nobody_decides_a_request_of_their_own() -> None:
     answer = decide(approval(requested_by=ANA), decide_command(), at(5))
     assert answer is ApprovalRefusal.SELF_DECISION
@@ -236,6 +238,7 @@ DECISIONS: list[tuple[str, Approval, dict[str, Any], Now, ApprovalRefusal]] = [
 
 
 @pytest.mark.scenario(43, 48, 49)
+@pytest.mark.adr("0002", "3")
 @pytest.mark.parametrize(
     ("row", "change", "now", "refusal"), [case[1:] for case in DECISIONS],
     ids=[case[0] for case in DECISIONS],
@@ -254,6 +257,7 @@ def test_until_its_expiry_a_request_can_be_decided(ms: int) -> None:
 
 
 @pytest.mark.scenario(52, 67)
+@pytest.mark.adr("0002", "5")
 def test_a_clock_behind_the_row_stores_no_earlier_stamp() -> None:
     """The store's clock is read under its lock; upstream refuses a caller's earlier time."""
     row = changed(decide(approval(), decide_command(), at(-5)))
@@ -288,63 +292,6 @@ def test_the_same_decision_again_answers_with_the_row_as_it_is_now(
 )
 def test_another_meaning_under_a_used_decision_id_is_drift(change: dict[str, Any]) -> None:
     answer = decide(approval(APPROVED), decide_command(**change), at(5))
-    assert answer is ApprovalRefusal.MUTATION_DRIFT
-
-
-@pytest.mark.scenario(55)
-def test_an_approved_request_is_spent_once() -> None:
-    row = changed(consume(approval(APPROVED), consume_command(), at(5)))
-    used = Consumption("con-1", "dsp-1", EDGE, WALL_MS + 5, FENCE)
-    assert row == approval(APPROVED)._replace(state=CONSUMED, version=3, consumption=used)
-
-
-CONSUMPTIONS: list[tuple[str, Approval, dict[str, Any], int, ApprovalRefusal]] = [
-    ("at E", approval(APPROVED), {}, E_MS, ApprovalRefusal.EXPIRED),
-    ("closed as expired", approval(EXPIRED), {}, 5, ApprovalRefusal.EXPIRED),
-    ("expected 3", approval(APPROVED), {"expected_version": 3}, 5,
-     ApprovalRefusal.VERSION_CONFLICT),
-    ("pending", approval(), {"expected_version": 1}, 5, ApprovalRefusal.STATE_CONFLICT),
-    ("rejected", approval(REJECTED), {}, 5, ApprovalRefusal.STATE_CONFLICT),
-    ("cancelled", approval(CANCELLED), {}, 5, ApprovalRefusal.STATE_CONFLICT),
-    ("spent under another id", approval(CONSUMED), {"consumption_id": "c2",
-     "expected_version": 3}, 5, ApprovalRefusal.STATE_CONFLICT),
-    ("another digest", approval(APPROVED), {"action_digest": OTHER_ACTION.action_digest}, 5,
-     ApprovalRefusal.MUTATION_DRIFT),
-    ("another requester", approval(APPROVED), {"requested_by": BOB}, 5,
-     ApprovalRefusal.MUTATION_DRIFT),
-]  # fmt: skip
-
-
-@pytest.mark.scenario(40, 44, 57, 59, 60)
-@pytest.mark.parametrize(
-    ("row", "change", "ms", "refusal"), [case[1:] for case in CONSUMPTIONS],
-    ids=[case[0] for case in CONSUMPTIONS],
-)  # fmt: skip
-def test_a_consumption_is_refused(
-    row: Approval, change: dict[str, Any], *, ms: int, refusal: ApprovalRefusal
-) -> None:
-    assert consume(row, consume_command(**change), at(ms)) is refusal
-
-
-@pytest.mark.scenario(57)
-@pytest.mark.parametrize("now", [at(5), at(E_MS), UNTRUSTED])
-def test_the_same_consumption_again_is_a_replay_whatever_the_policy_is_now(now: Now) -> None:
-    row = approval(CONSUMED)
-    event = consume_command(fence=PolicyFence(9, None))
-    assert consume(row, event, now) == Replayed(row)
-
-
-@pytest.mark.scenario(57, 59)
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({name: BOB} for name in ("consumed_by", "requested_by")),
-        *({name: "0" * 64} for name in ("action_digest", "dispatch_id")),
-        {"expected_version": 3},
-    ],
-)
-def test_another_meaning_under_a_used_consumption_id_is_drift(change: dict[str, Any]) -> None:
-    answer = consume(approval(CONSUMED), consume_command(**change), at(5))
     assert answer is ApprovalRefusal.MUTATION_DRIFT
 
 

@@ -13,7 +13,6 @@ from qinglong_edge.domain.canonical import (
     canonical_bytes,
     digest,
     hmac_sha256,
-    new_sha256,
     ordered,
     parse_object,
     sha256_bytes,
@@ -56,6 +55,7 @@ FACT: JsonObject = {
 
 
 @pytest.mark.scenario(186)
+@pytest.mark.adr("0003", "1")
 @pytest.mark.parametrize(
     ("value", "size", "expected"),
     [
@@ -104,7 +104,7 @@ def test_a_domain_separates_digests_of_equal_bytes() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"abc", b"x" * 1_000_003])
 def test_sha_256_is_the_one_of_the_library(data: bytes) -> None:
-    running = new_sha256()
+    running = Hash()
     assert isinstance(running, Hash)
     for start in range(0, len(data), 4_096):
         running.update(data[start : start + 4_096])
@@ -193,6 +193,7 @@ REFUSED: list[bytes] = [
 ]  # fmt: skip
 
 
+@pytest.mark.adr("0003", "3")
 @pytest.mark.parametrize("data", REFUSED, ids=range(len(REFUSED)))
 def test_anything_else_is_refused_as_malformed(data: bytes) -> None:
     with pytest.raises(UsageError) as caught:
@@ -223,6 +224,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.adr("0003", "3")
 @pytest.mark.parametrize("data", BOMBS, ids=range(len(BOMBS)))
 def test_a_depth_bomb_is_refused(data: bytes) -> None:
     with pytest.raises(UsageError) as caught:
@@ -230,6 +232,7 @@ def test_a_depth_bomb_is_refused(data: bytes) -> None:
     assert caught.value.code == "malformed_json"
 
 
+@pytest.mark.adr("0003", "3")
 def test_the_size_is_looked_at_before_the_shape() -> None:
     fitting = b'{"a":"' + b"x" * (limits.PLAN_BYTES_MAX - 8) + b'"}'
     assert len(fitting) == limits.PLAN_BYTES_MAX
@@ -293,7 +296,7 @@ def test_an_optional_member_must_not_be_null() -> None:
     assert caught.value.details == {"field": "record.a"}
 
 
-@pytest.mark.scenario(4, 5)
+@pytest.mark.scenario(4, 5, 126)
 def test_a_member_that_nobody_took_is_refused() -> None:
     fields = Fields({"a": 1, "z": 2}, "record")
     fields.take("a")

@@ -53,7 +53,7 @@ def changed(answer: Answer) -> Progress:
     return answer.after
 
 
-@pytest.mark.scenario(84)
+@pytest.mark.scenario(84, 124)
 @pytest.mark.parametrize(
     "change",
     [
@@ -107,7 +107,7 @@ def test_a_due_dispatch_is_leased(before: Progress, now: Now) -> None:
 
 
 @pytest.mark.scenario(77, 78, 79, 80, 82, 83, 106, 107)
-@pytest.mark.adr("0033", "1")
+@pytest.mark.adr("0033", "1.3")
 @pytest.mark.parametrize(
     ("before", "event", "now", "refusal"),
     [
@@ -169,7 +169,7 @@ def test_a_claim_blocks_what_may_never_start(
 
 
 @pytest.mark.scenario(88, 91)
-@pytest.mark.adr("0033", "5")
+@pytest.mark.adr("0033", "5.1")
 @pytest.mark.parametrize("ms", [1_000, L_MS - 1])
 def test_the_barrier_arms_recovery_in_the_same_change(ms: int) -> None:
     before = progress(LEASED)
@@ -209,12 +209,13 @@ def test_the_barrier_is_passed_only_under_the_held_fence_by_this_very_action(
 
 
 @pytest.mark.scenario(90, 103)
-@pytest.mark.adr("0033", "2")
+@pytest.mark.adr("0033", "7.2")
 @pytest.mark.parametrize("status", [PENDING, RETRY_WAIT, SUCCEEDED, FAILED, BLOCKED])
 def test_no_other_state_passes_the_barrier(status: ExecutionStatus) -> None:
     assert start(dispatch(), progress(status), start_command(), at(2_000), policy=FENCE) is FR
 
 
+@pytest.mark.adr("0005", "2")
 @pytest.mark.parametrize(
     ("policy", "ms", "code"),
     [
@@ -239,6 +240,7 @@ def test_the_last_look_blocks_what_lost_its_authority(
 
 
 @pytest.mark.scenario(89, 90)
+@pytest.mark.adr("0002", "6")
 def test_an_identical_start_is_a_replay_until_the_execution_moves_on() -> None:
     """A later clock is no other meaning; upstream refuses a repeat with another time."""
     before = progress(EXECUTING)
@@ -266,7 +268,7 @@ def test_a_leased_execution_is_renewed_with_its_due_time() -> None:
 
 
 @pytest.mark.scenario(94, 97)
-@pytest.mark.adr("0033", "5")
+@pytest.mark.adr("0033", "5.8")
 @pytest.mark.parametrize("ms", [5_000, L_MS, L_MS + 99_000])
 def test_an_executing_renewal_moves_the_watch_with_it(ms: int) -> None:
     before = progress(EXECUTING)

@@ -117,6 +117,7 @@ def test_a_release_without_a_retry_blocks_at_once() -> None:
 
 
 @pytest.mark.scenario(100, 102)
+@pytest.mark.adr("0033", "6.2")
 @pytest.mark.parametrize(
     ("first", "again"),
     [
@@ -137,6 +138,7 @@ def test_a_used_release_id_under_another_version_is_no_replay() -> None:
 
 
 @pytest.mark.scenario(102, 227)
+@pytest.mark.adr("0002", "5")
 def test_a_clock_behind_the_row_does_not_refuse_a_release() -> None:
     """Upstream refuses it and the lease must run out (W4); ours keeps the later stamp."""
     after = changed(release(progress(LEASED), RETRY, at(500)))
@@ -144,7 +146,7 @@ def test_a_clock_behind_the_row_does_not_refuse_a_release() -> None:
 
 
 @pytest.mark.scenario(103)
-@pytest.mark.adr("0033", "1")
+@pytest.mark.adr("0033", "7.2")
 def test_the_start_barrier_cannot_be_undone() -> None:
     before = progress(EXECUTING)
     for event in (RETRY._replace(fence=fence(2)), GIVE_UP._replace(fence=fence(2))):
@@ -170,6 +172,7 @@ def test_a_release_after_a_takeover_is_refused() -> None:
     assert start(dispatch(), taken, start_command(), at(L_MS), policy=FENCE) is FR
 
 
+@pytest.mark.adr("0005", "5")
 @pytest.mark.parametrize(("attempts", "left"), [(1, 0), (2, 1), (5, 4)])
 def test_an_unreached_item_is_due_again_and_gets_its_attempt_back(attempts: int, left: int) -> None:
     before = progress(LEASED, attempt_count=attempts)
@@ -193,7 +196,8 @@ def test_an_unreached_item_is_due_again_and_gets_its_attempt_back(attempts: int,
 
 
 @pytest.mark.scenario(106, 107, 108, 109)
-@pytest.mark.adr("0033", "6")
+@pytest.mark.adr("0033", "1.5")
+@pytest.mark.adr("0033", "5.7")
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [
@@ -228,6 +232,7 @@ def test_a_completion_ends_execution_and_watch_together_whatever_the_lease_says(
 
 
 @pytest.mark.scenario(105)
+@pytest.mark.adr("0033", "1.5")
 @pytest.mark.parametrize(
     "change", [{"owner": "owner-2"}, {"token": "token-2"}, {"version": 1}, {"version": 3}]
 )
@@ -237,6 +242,7 @@ def test_a_completion_under_another_fence_is_refused(change: dict[str, Any]) -> 
 
 
 @pytest.mark.scenario(108)
+@pytest.mark.adr("0033", "6.2")
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
@@ -252,6 +258,7 @@ def test_the_first_verdict_wins(change: dict[str, Any], refusal: DispatchRefusal
 
 
 @pytest.mark.scenario(110)
+@pytest.mark.adr("0002", "5")
 def test_a_clock_behind_the_start_does_not_refuse_the_answer() -> None:
     """Upstream leaves it executing (W4); ours keeps the later stamp."""
     after = changed(complete(progress(EXECUTING), DONE, at(-3_000))).execution
@@ -269,7 +276,6 @@ def test_what_did_not_start_cannot_be_completed(status: ExecutionStatus) -> None
 
 @pytest.mark.xfail(strict=True, reason="resolution is not there yet; see LATER in test_machines")
 @pytest.mark.scenario(151)
-@pytest.mark.adr("0033", "6")
 def test_a_late_answer_equal_to_the_resolution_is_a_replay() -> None:
     """Under its own mutation id, as architecture 3.3 (W1) has it; upstream compares the id."""
     resolved = progress(
@@ -303,7 +309,7 @@ def test_a_dispatch_that_has_not_started_can_be_withdrawn(status: ExecutionStatu
     assert release(after, RETRY, at(2_600)) is FR
 
 
-@pytest.mark.adr("0033", "1")
+@pytest.mark.adr("0033", "7.2")
 def test_a_started_or_ended_dispatch_cannot_be_withdrawn() -> None:
     for ms in (2_500, L_MS):
         answer = cancel(progress(EXECUTING), "can-1", at(ms))
@@ -341,6 +347,7 @@ def test_a_spent_attempt_waits_twice_as_long_up_to_a_minute(attempts: int, secon
     assert retry_after_ms(attempts) == seconds * 1_000 <= limits.RETRY_MS_MAX
 
 
+@pytest.mark.adr("0005", "9")
 @pytest.mark.parametrize(
     ("age_ms", "wait_ms"),
     [

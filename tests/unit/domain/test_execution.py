@@ -99,6 +99,7 @@ def test_only_a_lease_has_a_fence(status: ExecutionStatus) -> None:
 
 
 @pytest.mark.scenario(78, 82, 87)
+@pytest.mark.adr("0002", "1")
 @pytest.mark.parametrize(
     ("run", "now", "expired"),
     [
@@ -135,14 +136,14 @@ SEEN: list[tuple[Progress, Now, str]] = [
 
 
 @pytest.mark.scenario(75, 82, 228)
-@pytest.mark.adr("0033", "1")
+@pytest.mark.adr("0033", "1.1")
 @pytest.mark.parametrize(("value", "now", "state"), SEEN)
 def test_a_reader_sees_the_effective_state(value: Progress, now: Now, state: str) -> None:
     assert effective_state(value, now) == state
 
 
 @pytest.mark.scenario(74, 75)
-@pytest.mark.adr("0033", "1")
+@pytest.mark.adr("0033", "1.2")
 @pytest.mark.parametrize("status", [EXECUTING, SUCCEEDED, FAILED, BLOCKED])
 def test_what_has_started_or_ended_is_never_due_again(status: ExecutionStatus) -> None:
     assert execution(status).eligible_tick is None

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qinglong_edge.domain import ids
+from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.errors import QinglongError, UsageError
 from tests.support.entropy import CounterEntropy
 
@@ -39,15 +39,15 @@ def permission(value: object) -> str:
 
 
 def ms(value: object) -> int:
-    return ids.check_ms(value, "field")
+    return ids.check_int(value, "field", least=0, most=limits.SAFE_INTEGER_MAX)
 
 
 def version(value: object) -> int:
-    return ids.check_version(value, "field")
+    return ids.check_int(value, "field", least=0, most=limits.VERSION_MAX)
 
 
 def version_from_1(value: object) -> int:
-    return ids.check_version(value, "field", least=1)
+    return ids.check_int(value, "field", least=1, most=limits.VERSION_MAX)
 
 
 def one_to_64(value: object) -> int:

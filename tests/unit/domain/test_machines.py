@@ -198,6 +198,7 @@ def rows(machine: Machine[Any, Any]) -> set[Key]:
     }
 
 
+@pytest.mark.adr("0001", "6")
 def test_every_row_is_taken_through_its_real_function_and_no_other() -> None:
     """The coverage of the tables: what is neither taken nor LATER is a row without a function."""
     later = {row for machine in MACHINES for row in rows(machine) if row[2] in LATER}
@@ -224,6 +225,7 @@ APPROVAL_PAIRS = [(s, e) for s in ApprovalState for e in ApprovalEvent]
 
 
 @pytest.mark.scenario(48, 49, 83, 103, 156)
+@pytest.mark.adr("0001", "6")
 @pytest.mark.parametrize(("state", "event"), APPROVAL_PAIRS)
 def test_an_approval_moves_by_its_table_only(state: ApprovalState, event: ApprovalEvent) -> None:
     taken = send_to_approvals(state, event)
@@ -238,7 +240,7 @@ def test_an_approval_moves_by_its_table_only(state: ApprovalState, event: Approv
 
 
 @pytest.mark.scenario(83, 103, 156)
-@pytest.mark.adr("0033", "1")
+@pytest.mark.adr("0001", "6")
 @pytest.mark.parametrize(("state", "event"), EXECUTION_PAIRS)
 def test_an_execution_moves_by_its_table_only(
     state: ExecutionStatus, event: ExecutionEvent
@@ -254,7 +256,7 @@ def test_an_execution_moves_by_its_table_only(
         assert taken.after.execution.version == taken.before.execution.version + 1
 
 
-@pytest.mark.adr("0033", "5")
+@pytest.mark.adr("0001", "6")
 @pytest.mark.parametrize("status", ControlStatus)
 def test_a_control_moves_by_its_table_only(status: ControlStatus) -> None:
     for event, taken in send_to_controls(status):
@@ -271,7 +273,7 @@ def test_a_control_moves_by_its_table_only(status: ControlStatus) -> None:
 
 
 @pytest.mark.scenario(156)
-@pytest.mark.adr("0033", "7")
+@pytest.mark.adr("0033", "7.2")
 def test_nothing_leads_back_over_the_barrier_or_out_of_a_verdict() -> None:
     past = {E.EXECUTING, E.SUCCEEDED, E.FAILED, E.BLOCKED}
     for (state, _), targets in EXECUTION.rows.items():
@@ -284,6 +286,7 @@ def test_nothing_leads_back_over_the_barrier_or_out_of_a_verdict() -> None:
     assert {state for state, to in left if state is not to} == set(ApprovalState) - final
 
 
+@pytest.mark.adr("0033", "2.2")
 def test_only_the_barrier_leads_to_executing() -> None:
     into = {row[1:3] for row in rows(EXECUTION) if row[3] is E.EXECUTING}
     assert into == {
@@ -301,6 +304,7 @@ def test_the_named_sets_are_those_of_the_tables() -> None:
     assert opens == machines.OPEN_APPROVALS
 
 
+@pytest.mark.adr("0033", "1.1")
 def test_effective_readings_are_no_rows() -> None:
     words = {word.value for row in rows(EXECUTION) for word in (row[1], row[3])}
     assert not words & {"recovery_required", "due", "manual_required", "expired"}

@@ -15,27 +15,29 @@ from qinglong_edge.domain.paging import (
 
 
 @pytest.mark.scenario(76)
+@pytest.mark.adr("0033", "5.9")
 @pytest.mark.parametrize("limit", [1, 2, 63, 64])
 def test_a_page_has_one_to_64_items(limit: int) -> None:
     assert check_limit(limit) == limit
 
 
 @pytest.mark.scenario(76)
-@pytest.mark.adr("0036", "2")
+@pytest.mark.adr("0033", "5.9")
+@pytest.mark.adr("0036", "2.1")
 @pytest.mark.parametrize("limit", [0, 65, -1, 1.5, True, "16", None])
 def test_any_other_page_size_is_refused(limit: object) -> None:
     with pytest.raises(UsageError):
         check_limit(limit)
 
 
-@pytest.mark.adr("0036", "2")
+@pytest.mark.adr("0036", "2.1")
 @pytest.mark.parametrize(("size", "pages"), [(1, 1), (64, 64), (8, 1)])
 def test_a_budget_within_its_bounds_is_kept(size: int, pages: int) -> None:
     assert check_budget(size, pages) == PageBudget(size, pages)
 
 
 @pytest.mark.scenario(209)
-@pytest.mark.adr("0036", "2")
+@pytest.mark.adr("0036", "2.1")
 @pytest.mark.parametrize(
     ("size", "pages", "field"),
     [
@@ -55,7 +57,7 @@ def test_a_budget_outside_its_bounds_is_refused(size: object, pages: object, fie
 
 
 @pytest.mark.scenario(206)
-@pytest.mark.adr("0036", "2")
+@pytest.mark.adr("0036", "2.3")
 @pytest.mark.parametrize(
     ("before", "after", "moved"),
     [

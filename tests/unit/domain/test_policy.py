@@ -57,6 +57,7 @@ def bound(subject: Subject, role: Role | None, version: int = 2) -> RoleBinding:
 
 
 @pytest.mark.scenario(13, 14, 17, 18)
+@pytest.mark.adr("0006", "1")
 @pytest.mark.parametrize(("permission", "role", "granted"), CELLS)
 def test_a_role_grants_what_the_matrix_says(permission: str, role: Role, *, granted: bool) -> None:
     assert role_grants(role, permission) is granted
@@ -69,12 +70,14 @@ def test_a_role_grants_what_the_matrix_says(permission: str, role: Role, *, gran
     assert decided == expected
 
 
+@pytest.mark.adr("0006", "1")
 def test_the_matrix_names_every_permission() -> None:
     assert set(MATRIX) > STATIC_PERMISSIONS
     assert READ_SET == READS
 
 
 @pytest.mark.scenario(19, 21)
+@pytest.mark.adr("0006", "1")
 @pytest.mark.parametrize(("permission", "role", "granted"), CELLS)
 def test_an_agent_is_told_to_ask_for_everything_it_may_not_just_read(
     permission: str, role: Role, *, granted: bool
@@ -92,6 +95,7 @@ def test_an_agent_is_told_to_ask_for_everything_it_may_not_just_read(
 
 
 @pytest.mark.scenario(20)
+@pytest.mark.adr("0006", "1")
 @pytest.mark.parametrize("kind", [kind for kind in SubjectType if kind is not SubjectType.AGENT])
 def test_only_agents_are_ever_told_to_ask(kind: SubjectType) -> None:
     subject = Subject(kind, "one")
@@ -119,6 +123,7 @@ def test_strangers_are_denied(
 
 
 @pytest.mark.scenario(15, 16)
+@pytest.mark.adr("0006", "1")
 @pytest.mark.parametrize(
     ("role", "permission", "effect", "reason"),
     [
@@ -194,6 +199,7 @@ def test_a_wrong_expected_version_is_a_conflict(current: RoleBinding | None, exp
 
 
 @pytest.mark.scenario(6, 7, 8)
+@pytest.mark.adr("0002", "6")
 @pytest.mark.parametrize(
     ("change", "same"),
     [
@@ -223,6 +229,7 @@ def test_a_change_that_takes_the_history_as_it_is_names_no_version() -> None:
     assert same_binding(row, asked)
 
 
+@pytest.mark.adr("0006", "4")
 @pytest.mark.parametrize("own", Role)
 @pytest.mark.parametrize("asked", [*Role, None])
 @pytest.mark.parametrize("held", [*Role, None])
@@ -245,6 +252,7 @@ def test_an_agent_is_never_bound_owner_not_even_by_the_program() -> None:
         assert isinstance(append_binding(None, event, 10), RoleBinding)
 
 
+@pytest.mark.adr("0006", "4")
 @pytest.mark.parametrize(
     ("owners", "role", "none_left"),
     [

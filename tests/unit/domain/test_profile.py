@@ -6,7 +6,7 @@ from qinglong_edge.domain.profile import Profile, ResourcePolicy, local_policy, 
 
 
 @pytest.mark.scenario(219)
-@pytest.mark.adr("0036", "3")
+@pytest.mark.adr("0036", "3.1")
 @pytest.mark.parametrize(
     ("profile", "policy", "items"),
     [
@@ -37,7 +37,7 @@ def test_a_local_profile_has_its_documented_budget(
 
 
 @pytest.mark.scenario(219)
-@pytest.mark.adr("0036", "3")
+@pytest.mark.adr("0036", "3.1")
 def test_edge_is_slower_and_smaller_than_standalone() -> None:
     edge, standalone = local_policy(Profile.EDGE), local_policy(Profile.STANDALONE)
     assert edge.interval_ms > standalone.interval_ms
@@ -46,6 +46,7 @@ def test_edge_is_slower_and_smaller_than_standalone() -> None:
 
 
 @pytest.mark.scenario(219)
+@pytest.mark.adr("0036", "3.1")
 @pytest.mark.parametrize("profile", [Profile.EDGE, Profile.STANDALONE])
 def test_nobody_can_change_the_next_policy(profile: Profile) -> None:
     first = local_policy(profile)
@@ -56,7 +57,7 @@ def test_nobody_can_change_the_next_policy(profile: Profile) -> None:
 
 
 @pytest.mark.scenario(220)
-@pytest.mark.adr("0036", "5")
+@pytest.mark.adr("0036", "5.1")
 @pytest.mark.parametrize("profile", [Profile.CLUSTER_CONTROL, Profile.WORKER])
 def test_a_profile_of_the_cluster_is_refused_locally(profile: Profile) -> None:
     with pytest.raises(RefusedError) as caught:

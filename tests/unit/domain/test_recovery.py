@@ -12,7 +12,7 @@ NEXT = tick(99_000)
 
 
 @pytest.mark.scenario(91)
-@pytest.mark.adr("0033", "5")
+@pytest.mark.adr("0033", "5.1")
 def test_the_barrier_arms_a_fresh_watch() -> None:
     armed = arm(2, tick(1_000 + LEASE_MS), WALL_MS + 2_000)
     assert armed == control(ARMED)
@@ -20,6 +20,7 @@ def test_the_barrier_arms_a_fresh_watch() -> None:
 
 
 @pytest.mark.scenario(97, 98)
+@pytest.mark.adr("0033", "5.8")
 @pytest.mark.parametrize(
     ("status", "after", "scan"),
     [(ARMED, ARMED, NEXT), (LEASED, ARMED, NEXT), (MANUAL_REQUIRED, MANUAL_REQUIRED, None)],
@@ -40,7 +41,7 @@ def test_the_watch_follows_the_new_lease_and_keeps_its_findings(
 
 
 @pytest.mark.scenario(109)
-@pytest.mark.adr("0033", "5")
+@pytest.mark.adr("0033", "5.7")
 @pytest.mark.parametrize("status", [ARMED, LEASED, MANUAL_REQUIRED])
 def test_the_first_verdict_closes_the_watch_under_its_mutation(status: ControlStatus) -> None:
     before = control(status, finding_count=3, last=SEEN)
@@ -55,7 +56,7 @@ def test_the_first_verdict_closes_the_watch_under_its_mutation(status: ControlSt
     )
 
 
-@pytest.mark.adr("0033", "6")
+@pytest.mark.adr("0033", "7.2")
 def test_a_closed_watch_stays_closed() -> None:
     before = control(RESOLVED)
     with pytest.raises(InvariantBroken):
@@ -66,6 +67,7 @@ def test_a_closed_watch_stays_closed() -> None:
 
 
 @pytest.mark.scenario(227)
+@pytest.mark.adr("0002", "5")
 @pytest.mark.parametrize("status", [ARMED, LEASED, MANUAL_REQUIRED])
 def test_no_stamp_of_the_watch_goes_back(status: ControlStatus) -> None:
     before = control(status)
@@ -75,7 +77,6 @@ def test_no_stamp_of_the_watch_goes_back(status: ControlStatus) -> None:
         assert value.created_at_ms == before.created_at_ms
 
 
-@pytest.mark.adr("0033", "2")
 def test_evidence_has_seven_findings_and_two_of_them_are_verdicts() -> None:
     assert {finding.value for finding in Finding} == {
         "verified_succeeded", "verified_failed", "still_running", "missing", "conflict",

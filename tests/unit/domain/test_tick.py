@@ -41,6 +41,7 @@ def test_a_tick_is_the_epoch_above_42_bits_of_milliseconds() -> None:
     assert tick_of(limits.EPOCH_MAX, 2**42 - 1) == 2**63 - 1
 
 
+@pytest.mark.scenario(85)
 @pytest.mark.parametrize(
     ("epoch", "boot_ms"), [(0, 0), (-1, 0), (limits.EPOCH_MAX + 1, 0), (1, -1), (1, 2**42)]
 )
@@ -49,6 +50,7 @@ def test_a_tick_out_of_range_is_a_bug(epoch: int, boot_ms: int) -> None:
         tick_of(epoch, boot_ms)
 
 
+@pytest.mark.adr("0002", "1")
 def test_every_tick_of_an_earlier_boot_is_in_the_past() -> None:
     assert tick_of(1, 2**42 - 1) < tick_of(2, 0)
     assert tick(10**9, epoch=1) < at(0, epoch=2).tick
@@ -72,6 +74,7 @@ def test_only_ticks_of_one_boot_have_a_distance(
 
 
 @pytest.mark.scenario(227, 228)
+@pytest.mark.adr("0002", "1")
 @pytest.mark.parametrize("step_ms", [0, -YEAR_MS, YEAR_MS, -WALL_MS, 10 * YEAR_MS])
 def test_a_wall_jump_changes_no_tick(step_ms: int) -> None:
     clocks = FakeClocks()
@@ -125,6 +128,7 @@ BACKWARDS = [
 
 
 @pytest.mark.scenario(42, 44, 227)
+@pytest.mark.adr("0002", "2")
 @pytest.mark.parametrize("case", BACKWARDS, ids=[case.name for case in BACKWARDS])
 def test_a_clock_that_runs_backwards_never_revives_an_expired_approval(case: Backwards) -> None:
     """Upstream revives it; deadline time does not (W4). The mark was stored at the expiry."""
@@ -159,11 +163,13 @@ PLAUSIBLE = [
 ]
 
 
+@pytest.mark.adr("0002", "3")
 @pytest.mark.parametrize("case", PLAUSIBLE, ids=[case.name for case in PLAUSIBLE])
 def test_each_condition_alone_makes_a_clock_untrusted(case: Judged) -> None:
     assert trust_of(reading(case.wall_ms, case.after_ms), case.epoch, MARK, None) is case.trust
 
 
+@pytest.mark.adr("0002", "3")
 @pytest.mark.parametrize(
     ("wall_ms", "trust"), [(BUILD_MS, Trust.TRUSTED), (BUILD_MS - 1, Trust.UNTRUSTED)]
 )
@@ -176,6 +182,7 @@ STRANGE_MS = WALL_MS + YEAR_MS
 SEEN = Sighting(1, BOOT_MS, STRANGE_MS)
 
 
+@pytest.mark.adr("0002", "4")
 @pytest.mark.parametrize(
     ("after_ms", "drift_ms", "trust"),
     [
@@ -279,6 +286,7 @@ def test_the_first_mark_is_never_below_the_build_date(wall_ms: int, mark_ms: int
     assert first_mark(reading(wall_ms)) == Mark(mark_ms, 1, BOOT_MS)
 
 
+@pytest.mark.adr("0002", "5")
 @pytest.mark.parametrize(
     ("now", "after"),
     [
@@ -298,6 +306,7 @@ def test_the_epoch_of_an_instant_is_that_of_its_tick() -> None:
     assert at(0, epoch=7).epoch == 7
 
 
+@pytest.mark.adr("0002", "5")
 @pytest.mark.parametrize(
     ("at_ms", "earlier", "stamp"),
     [

@@ -61,6 +61,7 @@ def test_a_fast_handler_is_not_waited_for_any_longer() -> None:
 
 
 @pytest.mark.scenario(116)
+@pytest.mark.adr("0005", "3")
 @pytest.mark.parametrize(
     "error", [ValueError("secret"), SystemExit(3), KeyboardInterrupt(), MemoryError()]
 )

@@ -33,6 +33,7 @@ def written(logs: ActionLogs, *pieces: bytes) -> None:
     log.close()
 
 
+@pytest.mark.adr("0007", "2")
 def test_a_log_is_made_private_in_a_private_directory(logs_dir: Path) -> None:
     written(ActionLogs(str(logs_dir)), b"one\n", b"two\n")
     assert (logs_dir / NAME).read_bytes() == b"one\ntwo\n"
@@ -46,6 +47,7 @@ def test_a_wide_directory_of_ours_is_made_private(logs_dir: Path) -> None:
     assert logs_dir.stat().st_mode & 0o7777 == 0o700
 
 
+@pytest.mark.adr("0007", "2")
 @pytest.mark.parametrize("piece", [1, 7, 1_000, 5_000])
 def test_beyond_the_cap_bytes_are_counted_and_the_last_line_says_so(
     logs_dir: Path, piece: int

@@ -76,12 +76,14 @@ def shell(mark: str) -> Shell:
     return start
 
 
+@pytest.mark.adr("0007", "1")
 @pytest.mark.usefixtures("wakeup")
 @pytest.mark.parametrize("code", [0, 1, 7, 126, 255])
 def test_an_exit_code_is_told(shell: Shell, code: int) -> None:
     assert shell(f"exit {code}") == Exited(code)
 
 
+@pytest.mark.adr("0007", "1")
 @pytest.mark.usefixtures("wakeup")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_a_signal_is_told(shell: Shell, number: signal.Signals) -> None:
@@ -198,12 +200,14 @@ def test_a_graceful_exit_at_the_deadline_is_not_taken_for_an_answer(shell: Shell
     assert stopped_within(shell, script, 100, 5_000) == DeadlineExceeded(True)
 
 
+@pytest.mark.adr("0007", "4")
 @pytest.mark.usefixtures("wakeup")
 def test_a_child_that_ignores_term_is_killed_after_the_grace(shell: Shell) -> None:
     script = "trap '' TERM; while :; do sleep 60; done"
     assert stopped_within(shell, script, 200, 5_000) == DeadlineExceeded(True)
 
 
+@pytest.mark.adr("0007", "4")
 @pytest.mark.usefixtures("wakeup")
 def test_a_grandchild_that_ignores_term_is_killed_with_the_group(shell: Shell, mark: str) -> None:
     script = "(trap '' TERM; while :; do sleep 60; done) & exec sleep 60"
@@ -211,6 +215,7 @@ def test_a_grandchild_that_ignores_term_is_killed_with_the_group(shell: Shell, m
     assert marked(mark) == []
 
 
+@pytest.mark.adr("0007", "4")
 def test_a_stopped_child_is_ended_as_well(shell: Shell) -> None:
     assert stopped_within(shell, "kill -STOP $$", 100, 5_000) == DeadlineExceeded(True)
 

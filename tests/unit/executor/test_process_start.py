@@ -136,6 +136,7 @@ go("/bin/sh", "-c", "echo ran")
 # The proof.
 
 
+@pytest.mark.adr("0007", "4")
 def test_a_group_that_cannot_be_signalled_is_not_proven_empty(tmp_path: Path) -> None:
     """Run as an ordinary user a program that makes itself root: it cannot be stopped by us."""
     system_python = "/usr/bin/python3"

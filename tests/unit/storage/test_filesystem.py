@@ -161,6 +161,7 @@ def test_this_machine_shows_its_memory_and_its_disk(tmp_path: Path) -> None:
     assert describe(str(tmp_path)).type
 
 
+@pytest.mark.adr("0004", "7")
 def test_memory_is_refused_unless_allowed() -> None:
     memory = FileSystem("tmpfs", volatile=True, network=False)
     with pytest.raises(RefusedError) as refused:
@@ -169,6 +170,7 @@ def test_memory_is_refused_unless_allowed() -> None:
     require_durable(memory, allow_volatile=True)
 
 
+@pytest.mark.adr("0004", "7")
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_network_is_always_refused(allowed: bool) -> None:
     network = FileSystem("nfs4", volatile=False, network=True)
@@ -211,6 +213,7 @@ def replacing(first: str, linked: str, *, src_dir_fd: int, dst_dir_fd: int) -> N
         REAL_LINK(first, linked, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
 
+@pytest.mark.adr("0004", "7")
 @pytest.mark.parametrize("link", [refuse, copied, replacing])
 def test_a_directory_without_true_links_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: object

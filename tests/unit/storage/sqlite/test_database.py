@@ -294,6 +294,7 @@ def test_a_second_process_is_locked_out(path: str) -> None:
     assert b"database is locked" in done.stderr
 
 
+@pytest.mark.adr("0004", "3")
 def test_the_log_is_chosen_where_it_works(path: str) -> None:
     assert database.probe_journal(os.path.dirname(path), os.urandom) == "wal"
     assert names(path) == set()
@@ -315,12 +316,14 @@ class Refusing:
         connection.execute(f"PRAGMA journal_mode = {'MEMORY' if self.lies else journal}")
 
 
+@pytest.mark.adr("0004", "3")
 def test_truncate_is_chosen_where_the_log_fails(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "configure", Refusing("wal"))
     assert database.probe_journal(os.path.dirname(path), os.urandom) == "truncate"
     assert names(path) == set()
 
 
+@pytest.mark.adr("0004", "3")
 def test_a_log_that_is_only_claimed_is_not_believed(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

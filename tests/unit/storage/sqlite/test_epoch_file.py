@@ -63,6 +63,7 @@ def test_a_number_that_is_not_larger_accuses_nobody(tmp_path: Path, newest: int)
     epoch_file.check(str(tmp_path), newest)
 
 
+@pytest.mark.adr("0002", "7")
 def test_a_larger_number_is_a_database_that_was_put_back(tmp_path: Path) -> None:
     epoch_file.write(str(tmp_path), 5)
     with pytest.raises(DamagedError) as damaged:

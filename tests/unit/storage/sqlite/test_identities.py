@@ -265,6 +265,7 @@ def test_the_id_of_a_mere_revocation_disables_nobody(
     assert identities.disable(DISABLE) is PolicyRefusal.MUTATION_DRIFT
 
 
+@pytest.mark.adr("0006", "4")
 def test_the_last_active_owner_user_is_not_disabled(
     identities: SqliteIdentities, database: Database
 ) -> None:

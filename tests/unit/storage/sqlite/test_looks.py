@@ -75,6 +75,7 @@ def traced(path: str, end: str) -> tuple[str, Counter[str]]:
     return said, +calls
 
 
+@pytest.mark.adr("0004", "2")
 @needs_strace
 @pytest.mark.parametrize("journal", ["wal", "truncate"])
 @pytest.mark.parametrize("end", ["close", "leave"])
@@ -84,6 +85,7 @@ def test_a_look_at_a_closed_store_writes_nothing(
     assert traced(made(path, journal), end) == ("immutable 1", Counter())
 
 
+@pytest.mark.adr("0004", "2")
 @needs_strace
 def test_a_look_at_a_truncated_journal_writes_nothing(path: str) -> None:
     left(made(path, "truncate"), "truncate", "UPDATE t SET x = 2")
@@ -101,6 +103,7 @@ def test_a_look_at_a_log_writes_no_data_and_root_only_owns_the_file_again(path: 
         )
 
 
+@pytest.mark.adr("0004", "2")
 @needs_strace
 def test_closing_folds_the_log_in_and_the_next_look_writes_nothing(path: str) -> None:
     said, calls = traced(with_log(path), "close")

@@ -91,6 +91,7 @@ def test_no_file_stands_outside_the_manifest() -> None:
     assert sorted(each.name for each in folder.iterdir()) == [each.file for each in MANIFEST]
 
 
+@pytest.mark.adr("0004", "4")
 def test_all_migrations_from_empty_are_the_schema(connection: sqlite3.Connection) -> None:
     assert REAL.run(connection) == len(MANIFEST)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
@@ -100,6 +101,32 @@ def test_all_migrations_from_empty_are_the_schema(connection: sqlite3.Connection
             fresh.execute(statement)
         assert schema(connection) == schema(fresh)
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+INDEXES = {
+    ("projects", "slug"),
+    ("role_bindings", "project,subject,version"),
+    ("role_bindings", "project,mutation_id"),
+    ("identities", "subject"),
+    ("ids", "id"),
+    ("actions", "project,expires_at_ms"),
+    ("executions", "eligible_tick"),
+    ("executions", "next_scan_tick"),
+}
+
+
+@pytest.mark.scenario(2, 27)
+def test_what_is_looked_for_by_key_has_its_index(connection: sqlite3.Connection) -> None:
+    """One tree of ids serves decisions, consumptions and dispatches, which upstream has apart."""
+    REAL.run(connection)
+    rows = connection.execute(
+        "SELECT t.name, i.name, c.name FROM sqlite_schema t, pragma_index_list(t.name) i,"
+        " pragma_index_info(i.name) c WHERE t.type = 'table' ORDER BY 1, 2, c.seqno"
+    )
+    found: dict[tuple[str, str], list[str]] = {}
+    for table, index, column in rows:
+        found.setdefault((table, index), []).append(column)
+    assert INDEXES - {(table, ",".join(columns)) for (table, _), columns in found.items()} == set()
 
 
 def test_each_runs_once_and_is_recorded(connection: sqlite3.Connection) -> None:
@@ -148,6 +175,7 @@ def test_points_to_die_at_stand_around_each_commit(connection: sqlite3.Connectio
     assert depth == [moment is not after for moment in moments]
 
 
+@pytest.mark.adr("0004", "4")
 @pytest.mark.parametrize("journal", ["wal", "truncate"])
 @pytest.mark.parametrize("chain", [REAL, BOTH], ids=["real", "two"])
 def test_killed_anywhere_it_goes_on(
@@ -199,6 +227,7 @@ def test_a_failing_one_leaves_nothing(connection: sqlite3.Connection, bad: str) 
     assert BOTH.run(connection) == 1
 
 
+@pytest.mark.adr("0004", "4")
 def test_a_newer_store_is_refused(connection: sqlite3.Connection) -> None:
     BOTH.run(connection)
     older = Chain(FIRST)
@@ -227,6 +256,7 @@ def test_an_impossible_number_is_damage(connection: sqlite3.Connection) -> None:
     assert (type(error), error.code) == (DamagedError, "store_damaged")
 
 
+@pytest.mark.adr("0004", "4")
 @pytest.mark.parametrize(
     "change",
     [

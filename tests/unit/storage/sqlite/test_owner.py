@@ -105,6 +105,7 @@ def test_a_second_owner_in_this_process_is_refused_until_the_first_lets_go(state
     OwnerLock.acquire(str(state), wait_ms=0, clocks=CLOCKS).release()
 
 
+@pytest.mark.adr("0004", "1")
 def test_another_process_is_waited_for_as_long_as_asked(
     state: Path, holder: subprocess.Popen[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_another_process_is_waited_for_as_long_as_asked(
     assert 150 <= waited_ms < 2_000
 
 
+@pytest.mark.adr("0004", "1")
 def test_a_killed_owner_frees_the_state_at_once(state: Path, holder: subprocess.Popen[str]) -> None:
     assert refusal(state).code == "state_busy"
     holder.send_signal(signal.SIGKILL)
@@ -241,6 +243,7 @@ def reachable() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.adr("0004", "6")
 @needs_root
 @pytest.mark.parametrize(
     ("uid", "gid", "group"),
@@ -255,6 +258,7 @@ def test_root_becomes_the_owner_for_good(reachable: Path, uid: int, gid: int, gr
     assert (lock.st_uid, lock.st_mode & 0o777) == (uid, 0o600)
 
 
+@pytest.mark.adr("0004", "6")
 @needs_root
 def test_any_other_user_is_refused(reachable: Path) -> None:
     assert becoming(reachable, str(NOBODY)) == ["state_not_owned"]

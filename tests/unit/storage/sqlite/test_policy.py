@@ -72,6 +72,7 @@ def test_a_first_binding_is_stored_and_its_repeat_replays(
     assert policy.resolve(PROJECT, BOB)[1] == stored
 
 
+@pytest.mark.adr("0002", "6")
 def test_a_replay_returns_the_stored_time() -> None:
     clocks = FakeClocks()
     policy = SqlitePolicy(open_store(":memory:", clocks))

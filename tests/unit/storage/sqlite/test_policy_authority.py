@@ -60,6 +60,7 @@ def test_an_agent_is_never_bound_as_owner(policy: SqlitePolicy) -> None:
     assert policy.bind(event) is PolicyRefusal.AGENT_OWNER
 
 
+@pytest.mark.adr("0006", "4")
 @pytest.mark.parametrize(
     ("own", "before", "role", "refused"),
     [
@@ -85,6 +86,7 @@ def test_nobody_grants_or_touches_what_stands_above_them(
     assert isinstance(answer, Changed) is not refused
 
 
+@pytest.mark.adr("0006", "7")
 @pytest.mark.parametrize("moved", ["role", "project"])
 def test_an_authority_that_moved_changes_nothing(
     policy: SqlitePolicy, database: Database, moved: str
@@ -100,6 +102,7 @@ def test_an_authority_that_moved_changes_nothing(
     assert histories(database) == before
 
 
+@pytest.mark.adr("0006", "4")
 @pytest.mark.parametrize("role", [None, ADMIN, VIEWER])
 def test_the_last_active_owner_user_stays_owner(
     policy: SqlitePolicy, database: Database, role: Role | None
@@ -132,6 +135,7 @@ def test_the_last_owner_may_be_bound_as_owner_again(
     assert isinstance(policy.bind(BindRole(PROJECT, ANA, None, OWNER, "again", ANA)), Changed)
 
 
+@pytest.mark.adr("0006", "4")
 def test_of_two_connections_one_keeps_its_owner(tmp_path: Path) -> None:
     """Two owners revoke each other: the rule is asked under the write lock."""
     path = str(tmp_path / "state.db")

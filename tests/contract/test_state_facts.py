@@ -1,0 +1,165 @@
+"""Facts that nothing may change, rows that nothing may remove, and the words of the CHECKs."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from qinglong_edge.domain.action import Risk
+from qinglong_edge.domain.identity import IdentityState
+from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
+from qinglong_edge.domain.policy import BindingState, ProjectStatus, Role
+from qinglong_edge.domain.profile import Profile
+from qinglong_edge.domain.recovery import Finding
+from qinglong_edge.storage import statements
+from tests.contract.rows_of_states import (
+    CANCELLATION,
+    CONSUMPTION,
+    DECISION,
+    Row,
+    accepted,
+    action,
+    empty,
+    execution,
+    insert,
+    update,
+)
+
+PLAN: Row = {"action": 1, "body": b"{}", "preview": b"{}"}
+ID: Row = {"id": "apr-1", "kind": "approval", "action": 1}
+BINDING: Row = {
+    "project": 1,
+    "subject": "user:ana",
+    "version": 1,
+    "state": "active",
+    "role": "owner",
+    "mutation_id": "m-1",
+    "changed_by": "user:ana",
+    "created_at_ms": 0,
+}
+ROWS = {
+    "actions": action(ApprovalState.CONSUMED) | CANCELLATION,
+    "executions": execution(ExecutionStatus.EXECUTING),
+    "plans": PLAN,
+    "ids": ID,
+    "role_bindings": BINDING,
+}
+IMMUTABLE: dict[str, Row] = {
+    "actions": {
+        "key": 2, "project": 2, "approval_request_id": "apr-2", "permission": "run.start",
+        "action_type": "other", "action_ref": "other", "action_digest": b"\5" * 32,
+        "preview_digest": b"\5" * 32, "risk": "low", "requested_by": "agent:other",
+        "requested_at_ms": 999, "expires_at_ms": 2_001, "repeats": "dsp-9",
+        **{name: f"{value}-x" for name, value in DECISION.items() if isinstance(value, str)},
+        "decided_at_ms": 1_001,
+        **{name: f"{value}-x" for name, value in CONSUMPTION.items() if isinstance(value, str)},
+        "consumed_at_ms": 1_001, "fence_project_version": 2, "fence_binding_version": 2,
+        **{name: f"{value}-x" for name, value in CANCELLATION.items() if isinstance(value, str)},
+        "cancelled_at_ms": 1_001,
+    },
+    "executions": {
+        "action": 2, "max_attempts": 16, "created_at_ms": 999, "started_at_ms": 1_001,
+    },
+    "plans": {"action": 2, "body": b"[]", "preview": b"[]"},
+    "ids": {"id": "apr-2", "kind": "dispatch", "action": 2},
+    "role_bindings": {
+        "project": 2, "subject": "user:bob", "version": 2, "role": "admin", "mutation_id": "m-2",
+        "changed_by": "user:bob", "created_at_ms": 1,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    with closing(empty()) as connection:
+        for table, row in ROWS.items():
+            insert(connection, table, row)
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table, column) for table, values in IMMUTABLE.items() for column in values],
+)
+def test_a_fact_is_never_changed(db: sqlite3.Connection, table: str, column: str) -> None:
+    other = IMMUTABLE[table][column]
+    assert not accepted(db, lambda at: update(at, table, {column: other}))
+
+
+def test_what_moves_can_still_move(db: sqlite3.Connection) -> None:
+    """The refusals above come from the facts, not from a database that refuses everything."""
+    row: Row = {"updated_at_ms": 1_001, "version": 4}
+    assert accepted(db, lambda at: update(at, "executions", row))
+    unchanged: Row = {"state": "consumed"}
+    assert accepted(db, lambda at: update(at, "actions", unchanged))
+
+
+REPLACEMENTS: dict[str, Row] = {
+    "plans": PLAN | {"body": b"[]"},
+    "ids": ID | {"action": 2},
+    "role_bindings": BINDING | {"role": None, "state": "revoked"},
+}
+
+
+@pytest.mark.parametrize(("table", "row"), REPLACEMENTS.items())
+def test_a_fact_is_not_replaced_by_an_insert(db: sqlite3.Connection, table: str, row: Row) -> None:
+    """`INSERT OR REPLACE` removes a row without its DELETE triggers, so it needs a guard too."""
+    names, marks = ", ".join(row), ", ".join("?" * len(row))
+
+    def replace(at: sqlite3.Connection) -> None:
+        at.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", [*row.values()])
+
+    assert not accepted(db, replace)
+
+
+@pytest.mark.parametrize("table", sorted(ROWS))
+@pytest.mark.parametrize("permitted", [False, True])
+def test_rows_go_only_inside_a_prune(db: sqlite3.Connection, table: str, permitted: bool) -> None:
+    if permitted:
+        db.execute("INSERT INTO prune_permit VALUES (1)")
+    took = accepted(db, lambda at: at.execute(f"DELETE FROM {table}"))
+    assert took is (permitted and table != "role_bindings")
+
+
+def test_there_is_one_permit_at_most(db: sqlite3.Connection) -> None:
+    assert not accepted(db, lambda at: at.execute("INSERT INTO prune_permit VALUES (2)"))
+
+
+LOCAL_PROFILES = {Profile.EDGE, Profile.STANDALONE}
+WORDS: dict[tuple[str, str], set[str]] = {
+    ("projects", "status"): {*ProjectStatus},
+    ("meta", "profile"): {each.value for each in LOCAL_PROFILES},
+    ("role_bindings", "state"): {*BindingState},
+    ("role_bindings", "role"): {*Role},
+    ("identities", "state"): {*IdentityState},
+    ("actions", "state"): {*ApprovalState},
+    ("actions", "risk"): {*Risk},
+    ("executions", "status"): {*ExecutionStatus},
+    ("executions", "control_status"): {*ControlStatus},
+    ("executions", "finding"): {*Finding},
+}
+COLUMN = re.compile(r"\n  (\w+) (?:TEXT|INTEGER)[^\n]*?(?:\n\s+)?CHECK \((\w+) IN\s*\(([^)]*)\)")
+
+
+def checked_words() -> dict[tuple[str, str], set[str]]:
+    """Read the word lists of the schema's columns."""
+    schema = statements.text("qinglong_edge.storage.sqlite", "sql/schema.sql")
+    found = {}
+    for table, body in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema, re.DOTALL):
+        for column, checked, words in COLUMN.findall(body):
+            assert column == checked
+            found[table, column] = set(re.findall(r"'(\w+)'", words))
+    return found
+
+
+@pytest.mark.parametrize(("table", "column"), sorted(WORDS))
+def test_the_words_of_a_check_are_those_of_its_enum(table: str, column: str) -> None:
+    assert checked_words()[table, column] == WORDS[table, column]
+
+
+def test_a_state_of_no_enum_is_refused(db: sqlite3.Connection) -> None:
+    for table, column in (("actions", "state"), ("executions", "status")):
+        row: Row = {column: "done"}
+        assert not accepted(db, lambda at, t=table, r=row: update(at, t, r))

@@ -1,0 +1,285 @@
+"""Fill the disk, or take the right to write away, at each step of real commands.
+
+The state lies on a small file system of its own, mounted where only its children see it. A full
+disk comes in the moment before a commit; what follows must not depend on luck afterwards.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.crash import (
+    CYCLE,
+    PATIENCE_S,
+    STATUS,
+    VERIFY,
+    Ended,
+    Place,
+    Workshop,
+    add_agent,
+    approve,
+    cancel,
+    check_moved,
+    check_view,
+    dispatch,
+    init,
+    login,
+    propose,
+    ready,
+    reject,
+    show,
+)
+from tests.support.crash_driver import Call, Shift, Spot
+
+TOOLS = ("unshare", "nsenter", "mount", "mke2fs", "dd")
+MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
+KIB = 6_144  # the log may grow to 1 MiB; a fill takes the rest
+
+# 1 KiB blocks: no commit fits into what the last block of the log has left.
+_MOUNT = """
+exec 3>&1 >/dev/null
+mke2fs -q -F -t ext4 -b 1024 -m 0 -N 128 "$2" "$3"
+mount -o loop "$2" "$1"
+rmdir "$1/lost+found"
+echo mounted >&3
+exec cat
+"""
+_ENTER = 'cd "$0" && exec "$@"'
+
+
+class Disk:
+    """Be a small file system that only those see who enter its mount namespace."""
+
+    def __init__(self, root: Path) -> None:
+        self.point = root / "disk"
+        self.point.mkdir()
+        image = root / "image"
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-ec", _MOUNT, "sh",
+             self.point, image, str(KIB)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.fault = "" if self._first_line() == b"mounted\n" else self._end()
+        self.inside = Path(f"/proc/{self._holder.pid}/root") / self.point.relative_to("/")
+        self.enter = (
+            "nsenter",
+            f"--mount=/proc/{self._holder.pid}/ns/mnt",
+            "/bin/sh",
+            "-c",
+            _ENTER,
+        )
+
+    def _first_line(self) -> bytes:
+        assert self._holder.stdout is not None
+        return self._holder.stdout.readline()
+
+    def _end(self) -> str:
+        _, said = self._holder.communicate(timeout=PATIENCE_S)
+        return said.decode().strip() or "no word"
+
+    def close(self) -> None:
+        """End the namespace; with it go the mount and its loop device."""
+        if self._holder.poll() is None:
+            self._end()
+
+    def remount(self, how: str) -> None:
+        words = ["mount", "-o", f"remount,{how}", str(self.point)]
+        subprocess.run([*self.enter, "/", *words], check=True, stdin=subprocess.DEVNULL)
+
+    @property
+    def fill(self) -> str:
+        """Return the command that takes every free block, to be run by a child."""
+        return (
+            f'dd if=/dev/zero of="{self.point}/fill" bs=1k 2>/dev/null; sync "{self.point}"; true'
+        )
+
+    def free(self) -> None:
+        (self.inside / "fill").unlink()
+
+
+@contextmanager
+def disk(root: Path) -> Iterator[Disk]:
+    with closing(Disk(root)) as made:
+        if made.fault:
+            pytest.skip(f"no loop mount here: {made.fault}")
+        yield made
+
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or bool(MISSING), reason=f"needs root and {', '.join(MISSING or TOOLS)}"
+)
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    with closing(Workshop(tmp_path_factory.mktemp("disk"))) as made:
+        yield made
+
+
+class Lodged(NamedTuple):
+    """Hold a place whose state lies on a small disk."""
+
+    place: Place
+    disk: Disk
+
+    def full_at(self, call: Call, spot: Spot, **more: object) -> Ended:
+        """Run a command under which the disk fills at a point."""
+        ended = self.place.live(call, runs=[[spot, self.disk.fill]], **more)
+        assert (spot.moment, spot.step) in ended.points, f"{spot} was never reached: {ended}"
+        return ended
+
+
+@pytest.fixture
+def lodged(shop: Workshop, tmp_path: Path) -> Iterator[Lodged]:
+    with disk(tmp_path) as made:
+        place = shop.empty()
+        place.state, place.seen = made.point / "state", made.inside / "state"
+        place.prefix = (*made.enter, str(place.directory))
+        yield Lodged(place, made)
+
+
+def settle_in(lodged: Lodged, *calls: Call) -> Place:
+    """Initialise the state on the disk and bring it to where these calls lead."""
+    place = lodged.place
+    assert place.live(init()).exits == [0]
+    place.log_in()
+    assert set(place.live(add_agent(), *calls).exits) == {0}
+    return place
+
+
+BIND = Call("role.bind", {"subject": "agent:bot", "role": "viewer", "mutation_id": "bind-1"})
+ONE_COMMIT = {
+    "propose": ((), propose()),
+    "approve": ((propose(),), approve(hold=True)),
+    "reject": ((propose(),), reject()),
+    "consume": ((propose(), approve(hold=True)), dispatch()),
+    "approve_consume": ((propose(),), approve()),
+    "cancel": (ready("good"), cancel()),
+    "identity": ((), add_agent("eve", "e" * 42 + "A")),
+    "bind_role": ((), BIND),
+    "session": ((), login(1)),
+}
+
+
+@pytest.mark.scenario(226)
+@pytest.mark.parametrize("step", ONE_COMMIT)
+def test_a_commit_without_space_stores_nothing_and_is_done_later(lodged: Lodged, step: str) -> None:
+    given, call = ONE_COMMIT[step]
+    place = settle_in(lodged, *given)
+    before = place.view()
+    full = lodged.full_at(call, Spot("before", step))
+    assert (full.exits, full.errors) == ([4], ["disk_full"]), full
+    assert place.view() == before
+    still = place.live(call, STATUS, VERIFY)
+    assert (still.exits[0], still.errors[0]) == (4, "disk_full")
+    assert (still.exits[1] in {0, 10}, still.exits[2]) == (True, 0), still
+    lodged.disk.free()
+    assert place.live(call, VERIFY).exits == [0, 0]
+    after = place.view()
+    check_moved(before, after)
+    assert after[:2] != before[:2]
+
+
+class Worked(NamedTuple):
+    """Say which page is worked, and what of it has been done when the space ends at a step."""
+
+    kinds: tuple[str, ...]
+    begun: set[str]
+    finally_: dict[str, str]
+
+
+DONE, UNKNOWN = "succeeded", "executing"
+CYCLES = {
+    "claim_start": Worked(("good", "good"), set(), {"apr-1": DONE, "apr-2": DONE}),
+    "complete_start": Worked(("good", "good"), {"dsp-1"}, {"apr-1": UNKNOWN, "apr-2": DONE}),
+    "complete": Worked(("good",), {"dsp-1"}, {"apr-1": UNKNOWN}),
+    "claim": Worked(("bad", "good"), set(), {"apr-1": "retry_wait", "apr-2": DONE}),
+    "release": Worked(("bad", "good"), set(), {"apr-2": DONE}),
+    "start": Worked(("bad", "good"), set(), {"apr-1": "retry_wait", "apr-2": DONE}),
+    "put_back": Worked(("stopping", "good"), {"dsp-1"}, {"apr-1": DONE, "apr-2": DONE}),
+    "expire": Worked(("silent",), {"dsp-1"}, {"apr-1": UNKNOWN}),
+    "renew": Worked(("slow",), {"dsp-1"}, {"apr-1": UNKNOWN}),
+}
+ALMOST = Shift(boot_ms=99_600, monotonic_ms=99_600)
+
+
+@pytest.mark.scenario(226)
+@pytest.mark.parametrize("step", CYCLES)
+def test_a_cycle_without_space_executes_nothing_unstarted_and_goes_on(
+    lodged: Lodged, step: str
+) -> None:
+    work = CYCLES[step]
+    place = settle_in(lodged, *ready(*work.kinds))
+    before = place.view()
+    jumps = [[Spot("after", "claim_start"), ALMOST]] if step == "renew" else []
+    full = lodged.full_at(CYCLE, Spot("before", step), jumps=jumps)
+    assert full.exits != [0], "a cycle that could not store its work said that all is well"
+    if full.exits != [4]:
+        assert full.answers[0]["body"]["dispatch"]["unavailable"] > 0, full
+    seen = place.view()
+    check_moved(before, seen)
+    assert set(seen.begun) == work.begun
+    again = place.live(CYCLE, VERIFY)
+    assert again.exits[0] != 0, again
+    assert place.view().begun == seen.begun, "something was executed on a full disk"
+    lodged.disk.free()
+    assert place.live(CYCLE, VERIFY).exits[1] == 0
+    after = place.view()
+    check_moved(seen, after)
+    statuses = {name: row.status for name, row in after.actions.items()}
+    assert statuses == {**statuses, **work.finally_}
+    assert not {"leased", "pending"} & set(statuses.values())
+
+
+@pytest.mark.scenario(226)
+def test_what_a_dead_owner_left_waits_for_space(lodged: Lodged) -> None:
+    place = settle_in(lodged, *ready("good", "good"))
+    place.die(CYCLE, kill=Spot("after", "claim_start"))
+    before = place.view()
+    full = lodged.full_at(CYCLE, Spot("before", "settle_owners"))
+    assert (full.exits, full.errors) == ([4], ["disk_full"])
+    assert place.view() == before
+    lodged.disk.free()
+    place.live(CYCLE)
+    after = place.view()
+    check_moved(before, after)
+    assert [row.status for row in after.actions.values()] == [UNKNOWN, DONE]
+
+
+@pytest.mark.parametrize("step", ["migrate", "init"])
+def test_an_init_without_space_is_finished_later(lodged: Lodged, step: str) -> None:
+    full = lodged.full_at(init(), Spot("before", step))
+    assert (full.exits, full.errors) == ([4], ["disk_full"])
+    half = lodged.place.live(init(), STATUS)
+    assert (half.exits, half.errors) == ([4, 3], ["disk_full", "not_initialised"])
+    lodged.disk.free()
+    assert lodged.place.live(init(), VERIFY).exits == [0, 0]
+
+
+@pytest.mark.parametrize("left", ["with_log", "folded_in"])
+def test_a_disk_that_cannot_be_written_can_be_read(lodged: Lodged, left: str) -> None:
+    place = settle_in(lodged, *ready("good"), propose(2))
+    if left == "folded_in":
+        place.live(STATUS)
+    log = place.seen / "state.db-wal"
+    assert (log.exists() and log.stat().st_size > 0) == (left == "with_log")
+    before = place.view()
+    lodged.disk.remount("ro")
+    reads = place.live(STATUS, show(1), show(2), VERIFY)
+    assert reads.exits == [10, 0, 0, 0], reads
+    for call in (propose(3), approve(2), reject(2), cancel(1), add_agent("eve"), login(1), CYCLE):
+        refused = place.live(call)
+        assert (refused.exits, refused.errors) == ([4], ["read_only"]), (call.command, refused)
+    assert place.view() == before, "something was executed, or stored"
+    lodged.disk.remount("rw")
+    assert place.live(propose(3), approve(2), CYCLE, VERIFY).exits == [0, 0, 0, 0]
+    after = place.view()
+    check_view(after)
+    assert after.begun == {"dsp-1": 1, "dsp-2": 1}
+    assert after.actions["apr-3"].state == "pending"
