@@ -4,7 +4,7 @@ RUN = $(PYTHON) tools/test.py
 LINT = $(RUN) --group lint --group fuzz --module
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test contract stateful crash cover bench zipapp verify check clean
+.PHONY: help setup demo fmt lint type test contract stateful crash stress cover bench zipapp verify check clean
 
 help: ## print what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) \
@@ -27,7 +27,7 @@ lint: ## check style and formatting
 type: ## check the types of program, tests and scripts
 	$(LINT) mypy
 
-test: ## run the tests, without the suites named below
+test: ## run the tests, without crash, stress and stateful
 	$(RUN)
 
 contract: ## run the suite that every adapter must pass
@@ -38,6 +38,9 @@ stateful: ## let hypothesis play random lives against the model
 
 crash: ## kill real processes at every durable step
 	$(RUN) tests/crash
+
+stress: ## race eight real processes on one database
+	$(RUN) tests/stress
 
 cover: ## count the lines of the program that the in-process suites run (.cover/ has the files)
 	rm -rf .cover && mkdir .cover

@@ -3,8 +3,9 @@
 
 In the Markdown files of the root and of `docs/`: each relative link leads to a file, and its
 fragment to a heading; each path in backticks of the form `qinglong_edge/....py` is a file, and the
-name after its colon (`:claim`, `:Fields.take`) is a function, class or constant in it. Prints one
-line a fault; exit 1 if there was one.
+name after its colon (`:claim`, `:Fields.take`) is a function, class or constant in it; each path
+in backticks below `tests`, `tools`, `zipapp`, `bench` or `docs` exists. Prints one line a fault;
+exit 1 if there was one.
 """
 
 import argparse
@@ -22,6 +23,7 @@ LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\s*\[[^\]]+\]:\s*<?(\S
 CODE = re.compile(r"`[^`]*`")
 FOREIGN = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 SOURCE = re.compile(r"`(qinglong_edge/[\w/.-]*?\.py)(?::([\w.]+)(?:\(\))?)?`")
+PLACE = re.compile(r"`((?:tests|tools|zipapp|bench|docs)/[\w/.-]+)`")
 HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*\s*$")
 
 Fault = tuple[int, str]
@@ -103,6 +105,9 @@ def faults(paper: Path, root: Path) -> Iterator[Fault]:
         for source in SOURCE.finditer(line):
             if fault := source_fault(source[1], source[2], root=root):
                 yield number, fault
+        for place in PLACE.finditer(line):
+            if not (root / place[1]).exists():
+                yield number, f"{place[1]} does not exist"
 
 
 def main(argv: list[str]) -> int:

@@ -130,11 +130,13 @@ def _print_answer(answer: Answer, request: Request, *, surroundings: Surrounding
     except BrokenPipeError:
         return
     except (OSError, ValueError) as error:
-        raise UnavailableError(
+        failure = UnavailableError(
             "output_failed",
             "the command was carried out, but its answer could not be written",
             {"hint": "look at the state before you repeat the call"},
-        ) from error
+        )
+        failure.retryable = False
+        raise failure from error
 
 
 def json_line(value: Json) -> str:

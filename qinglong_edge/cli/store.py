@@ -29,6 +29,7 @@ from qinglong_edge.storage.sqlite.overview import SqliteOverview
 from qinglong_edge.storage.sqlite.owner import OwnerLock
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
 from qinglong_edge.storage.sqlite.transaction import Database
+from qinglong_edge.storage.sqlite.watch import Watch
 
 LOGS = "logs"
 _WAL_MARK_AT = 18  # SQLite's file format: the write version, 2 for WAL
@@ -45,6 +46,7 @@ class StateOwner:
         self._path = os.path.join(state_dir, database.DATABASE)
         self._lock = OwnerLock.acquire(state_dir, clocks=surroundings.clocks)
         self._opened: database.Opened | None = None
+        self.database: Database | None = None
 
     def look(self) -> Engine:
         """Open for reading; writes nothing unless a log lies there, which the close folds in."""
@@ -113,8 +115,10 @@ class StateOwner:
             around.clocks,
             probe=around.probe,
             on_boot=lambda epoch: epoch_file.write(self._state_dir, epoch),
+            still_there=Watch(self._path),
         )
         opened.settle = actions.settle
+        self.database = opened
         boots = opened.boots()
         epoch_file.check(self._state_dir, boots[0].epoch if boots else 0)
         return self._engine(opened, recorded)

@@ -96,8 +96,12 @@ def _cycle(owner: StateOwner, caller: Caller, args: JsonObject) -> Answer:
     if answer is not None:
         close_left_open()
         return answer
-    with _stopping() as stopping:
-        return cycle.cycle(owner.write(), caller, args, stopping)
+    try:
+        with _stopping() as stopping:
+            return cycle.cycle(owner.write(), caller, args, stopping)
+    except UnavailableError:
+        close_left_open()  # folds the log in while it can: it may have lost its name
+        raise
 
 
 def _wait(state_dir: str, surroundings: Surroundings, caller: Caller, args: JsonObject) -> Answer:
@@ -156,13 +160,13 @@ def _caller(
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Turn SIGTERM and SIGINT into a flag: an action that runs is never abandoned by us."""
+    """Turn the signals that end us into a flag: an action that runs is never abandoned by us."""
     seen: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
 
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [signal.signal(number, note) for number in signals]
     try:
         yield lambda: bool(seen)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from qinglong_edge.commands.authority import require_or_owner
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.domain.canonical import Fields, Json, JsonObject
+from qinglong_edge.domain.errors import Details, UnavailableError
 from qinglong_edge.domain.paging import StopReason
 from qinglong_edge.executor.invoke import Outstanding
 from qinglong_edge.runtime.dispatcher import COUNTERS, Dispatcher
@@ -60,7 +61,14 @@ def _supervisor(engine: Engine, owner: str) -> Supervisor:
 
 
 def _answer(engine: Engine, done: Cycle, settled: int) -> Answer:
-    """Return the phases; exit 10 only where a later cycle can move something by itself."""
+    """Return the phases; exit 10 only where a later cycle can move something by itself.
+
+    Raises `UnavailableError` (`cycle_incomplete`, with counts) where the storage refused a part:
+    what it did not take is left to the next cycle or to recovery.
+    """
+    if done.dispatch.counts["unavailable"]:
+        counts: Details = {name: number for name, number in done.dispatch.counts.items() if number}
+        raise UnavailableError("cycle_incomplete", "the storage refused part of the cycle", counts)
     backlog = engine.overview.backlog()
     moves = backlog.due + backlog.waiting + backlog.executing
     nothing = Phase({"scanned": 0}, 0, StopReason.COMPLETE, remaining=False, cursor=None)

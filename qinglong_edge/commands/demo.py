@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from types import FrameType
 
 import qinglong_edge
 from qinglong_edge.commands.engine import Answer
 from qinglong_edge.domain.canonical import Json, JsonObject
-from qinglong_edge.domain.errors import InvariantBroken
+from qinglong_edge.domain.errors import InvariantBroken, UnavailableError
 from qinglong_edge.ports.ambient import Entropy
 
 _START = (
@@ -171,13 +172,26 @@ class Story:
         self.lines.append(line)
 
 
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def demo(temporary_root: str, entropy: Entropy) -> Answer:
-    """Play the story below `temporary_root` and remove what it made, however it ends."""
+    """Play the story below `temporary_root` and remove what it made, however it ends.
+
+    Raises `UnavailableError` (`demo_failed`) where that place cannot be written.
+    """
     directory = os.path.join(temporary_root, f"qinglong-edge-demo-{entropy(8).hex()}")
-    os.mkdir(directory, 0o700)
     story = Story(directory)
+    before = signal.signal(signal.SIGTERM, _end)
     try:
+        os.mkdir(directory, 0o700)
         story.tell()
+    except OSError as error:
+        raise UnavailableError(
+            "demo_failed", f"the demo cannot work in {temporary_root}; name another with TMPDIR"
+        ) from error
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
     return Answer({"lines": story.lines})

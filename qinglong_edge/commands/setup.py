@@ -7,7 +7,6 @@ begun anew by the same call; whatever comes after it is compared with what `init
 
 import os
 import sqlite3
-from contextlib import suppress
 from typing import cast
 
 from qinglong_edge.actions.manifest import Manifest, write_manifest
@@ -41,12 +40,14 @@ class Initialiser:
     def run(self, args: JsonObject) -> Answer:
         """Create the state, finish an interrupted creation, or confirm an identical one."""
         asked, password = _parse(args)
-        _make_directory(self._state_dir)
+        path = os.path.join(self._state_dir, database.DATABASE)
+        database.check_path(path + _NEW)
         found = filesystem.describe(self._state_dir)
         filesystem.require_durable(found, allow_volatile=asked.volatile)
+        _make_directory(self._state_dir)
         custody.become_owner(self._state_dir)
         with OwnerLock.acquire(self._state_dir, clocks=self._clocks):
-            path = os.path.join(self._state_dir, database.DATABASE)
+            _sweep(self._state_dir)
             recorded = _recorded(path)
             if recorded is not None:
                 return self._answer(recorded, asked)
@@ -57,15 +58,12 @@ class Initialiser:
                 state_id=self._entropy(16).hex(), journal=journal, file_system=found.type
             )
             made = self._build(path + _NEW, wanted, password)
-            epoch_file.write(self._state_dir, 1)
             _publish(path + _NEW, path)
+            epoch_file.write(self._state_dir, 1)
         return _body(self._state_dir, made, created=True)
 
     def _build(self, path: str, wanted: Meta, password: str) -> Meta:
         """Make the whole database under another name and close it; nobody opens it there."""
-        for companion in ("", "-wal", "-journal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(path + companion)
         journal = cast("database.Journal", wanted.journal)
         connection = database.create(path, journal)
         try:
@@ -94,8 +92,15 @@ class Initialiser:
 
 
 def _recorded(path: str) -> Meta | None:
-    """Return what a finished init recorded; None where there is none."""
+    """Return what a finished init recorded; None where there was none.
+
+    A database that is gone is never made anew: what it left behind would speak for the new one.
+    """
     if not os.path.lexists(path):
+        if database.left_behind(path) or epoch_file.read(os.path.dirname(path)) is not None:
+            raise DamagedError(
+                "store_missing", "the database of this state is gone; start in another directory"
+            )
         return None
     opened = database.look(path)
     try:
@@ -106,6 +111,20 @@ def _recorded(path: str) -> Meta | None:
     if recorded is None:
         raise DamagedError("store_damaged", "the database has lost what init recorded")
     return recorded
+
+
+def _sweep(state_dir: str) -> None:
+    """Remove what an interrupted init left: its unfinished database, its probes, a second name."""
+    new = database.DATABASE + _NEW
+    try:
+        names = os.listdir(state_dir)
+        left = [name for name in names if name.startswith((new, filesystem.PROBE_PREFIX))]
+        for name in left:
+            os.unlink(os.path.join(state_dir, name))
+        if left:
+            _sync(state_dir)
+    except OSError as error:
+        raise UnavailableError("state_unwritable", "the state cannot be made there") from error
 
 
 def _publish(built: str, path: str) -> None:

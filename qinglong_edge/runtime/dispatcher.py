@@ -169,7 +169,9 @@ class Dispatcher:
         fence = Fence(self._desk.owner, item.token, execution.version)
         if begun is None and isinstance(item.ready, Candidate):
             begun = self._inspect(item.ready) or self._start(_start_of(item.dispatch, fence))
-        if isinstance(item.ready, LetGo):
+        if begun is rules.DispatchRefusal.CLOCK_UNTRUSTED:
+            self._put_back([(item, execution)])
+        elif isinstance(item.ready, LetGo):
             self._release(item, fence, item.ready)
         elif isinstance(begun, LetGo):
             self._release(item, fence, begun)
@@ -208,7 +210,7 @@ class Dispatcher:
     def _execute(self, item: Candidate, started: DispatchAnswer | None, left_ms: int) -> None:
         """Execute behind a barrier that answered; anything else executes nothing."""
         if started is None or isinstance(started, rules.DispatchRefusal):
-            self._counts["unavailable"] += 1
+            self._counts["unavailable" if started is None else "deferred"] += 1
             return
         progress = started.after.progress
         fence = None if progress is None else fence_of(progress.execution)
@@ -224,13 +226,13 @@ class Dispatcher:
     def _expire(self, dispatch_id: str, run: Run) -> None:
         """Hand an outcome without an answer to recovery; keep the way to a late one."""
         self._counts["recovery_required"] += 1
+        fence = run.fence
         try:
-            self._desk.dispatches.expire(rules.Expire(dispatch_id, run.fence))
+            self._desk.dispatches.expire(rules.Expire(dispatch_id, fence))
+            fence = fence._replace(version=fence.version + 1)
         except _STORE_FAILED:
             self._counts["unavailable"] += 1
-            return
         if run.late is not None:
-            fence = run.fence._replace(version=run.fence.version + 1)
             self._late.append(run.late._replace(fence=fence))
 
     def _release(self, item: _Item, fence: Fence, why: LetGo) -> None:

@@ -37,6 +37,9 @@ _UNAVAILABLE = {
 }
 
 
+PROBE_PREFIX = ".probe-"  # of every file that a probe makes; a killed one leaves some
+
+
 class FileSystem(NamedTuple):
     """Hold what a directory lies on; `type` is the kernel's word, empty where it cannot be told."""
 
@@ -102,7 +105,7 @@ def check_links(directory: str, entropy: Entropy) -> None:
     Makes three names of its own there and removes them whatever happens. Raises `RefusedError`
     `filesystem_without_modes` or `filesystem_without_links`, and `UnavailableError`.
     """
-    stem = f".probe-{entropy(8).hex()}"
+    stem = f"{PROBE_PREFIX}{entropy(8).hex()}"
     try:
         at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

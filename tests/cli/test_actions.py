@@ -141,7 +141,7 @@ def test_lists_page_through_every_queue(ready: Edge) -> None:
         ready.approve(f"a{number}", *(["--hold"] if number == 0 else []))
     seen, cursor = [], None
     while True:
-        more = [] if cursor is None else ["--cursor", cursor]
+        more: list[str] = [] if cursor is None else ["--cursor", cursor]
         page = ready.run("action", "list", "--limit", "2", *more)
         seen += [row["approval_request_id"] for row in page["items"]]
         cursor = page["next_cursor"]

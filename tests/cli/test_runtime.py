@@ -147,13 +147,13 @@ def test_the_owner_uid_needs_no_session_for_the_machine_commands(ready: Edge) ->
     ready.run("logout")
     for command in ("status", "cycle", "verify", "migrate"):
         ready.run(command)
-    for command in (
+    for words in (
         ["action", "list"],
         ["recovery", "list"],
         ["user", "list"],
         ["handler", "list"],
     ):
-        assert ready.fails(*command, expect=3)["code"] == "login_required"
+        assert ready.fails(*words, expect=3)["code"] == "login_required"
     assert ready.fails("cycle", agent="bot", expect=3)["code"] == "not_allowed"
 
 

@@ -18,6 +18,7 @@ DAMAGES = [
     "UPDATE executions SET status = 'done'",
     "UPDATE executions SET lease_token = NULL, lease_expires_tick = NULL WHERE status = 'leased'",
     "UPDATE executions SET control_status = 'done'",
+    "UPDATE executions SET created_at_ms = created_at_ms - 1",
     "DELETE FROM executions",
 ]
 
@@ -27,7 +28,7 @@ def story(sqlite: SqliteRepositories) -> Story:
     return Story(sqlite)
 
 
-@pytest.mark.scenario(54, 68, 69)
+@pytest.mark.scenario(54, 68, 69, 70)
 @pytest.mark.parametrize("statement", DAMAGES)
 def test_a_spoiled_row_is_damage_for_every_reader(
     story: Story, sqlite: SqliteRepositories, statement: str

@@ -97,7 +97,7 @@ def test_a_jump_of_the_wall_within_a_cycle_loses_no_verdict(
     after = place.view()
     check_moved(before, after)
     statuses = {name: row.status for name, row in after.actions.items()}
-    assert statuses == {"apr-1": "succeeded", "apr-2": "leased" if waits else "succeeded"}
+    assert statuses == {"apr-1": "succeeded", "apr-2": "retry_wait" if waits else "succeeded"}
     assert after.begun == ({"dsp-1": 1} if waits else {"dsp-1": 1, "dsp-2": 1})
     assert place.live(VERIFY, CYCLE).exits == [0, 0], "the clock was put right"
     last = place.view()

@@ -142,10 +142,11 @@ def own(place: Place) -> list[str]:
     streams = Streams(sys.stdin.buffer, sys.stdout, sys.stderr, False, False)
     around = Surroundings(streams, {}, SystemClocks(), system_entropy, note)
     with closing(StateOwner(str(place.state), around)) as owner:
-        store = owner.write()
+        engine = owner.write()
         caller = Caller(None, None, is_state_owner=True)
-        cycle.cycle(store.engine, caller, {}, lambda: False)
-        assert store.database.commits == len(steps)
+        cycle.cycle(engine, caller, {}, lambda: False)
+        assert owner.database is not None
+        assert owner.database.commits == len(steps)
     return steps
 
 

@@ -189,7 +189,7 @@ def end_in_one_effect(shop: Workshop, place: Place, scenario: Scenario, seen: Vi
 
 
 @pytest.mark.scenario(225, 128)
-@pytest.mark.adr("0033", 6)
+@pytest.mark.adr("0005", "10")
 @pytest.mark.parametrize("then", NEXT)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_killed_command_is_done_once_or_not_at_all(shop: Workshop, case: Case, then: str) -> None:

@@ -99,3 +99,12 @@ def test_the_tool_fails_where_there_is_nothing_to_check(tmp_path: Path) -> None:
 def test_our_own_papers_point_at_things_that_exist() -> None:
     done = run(ROOT)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_path_of_the_repository_that_is_gone_is_seen(tmp_path: Path) -> None:
+    """Folders count as well as files, outside the package too."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "README.md").write_text("see `tests/crash` and `tests`\n")
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "README.md:1: tests/crash does not exist\n"

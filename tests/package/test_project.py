@@ -16,6 +16,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 TARGETS = [
     "help", "setup", "demo", "fmt", "lint", "type", "test", "contract", "stateful", "crash",
+    "stress",
     "cover", "bench", "zipapp", "verify", "check", "clean",
 ]  # fmt: skip
 

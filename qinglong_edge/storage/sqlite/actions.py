@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from qinglong_edge.domain import approval as approvals
 from qinglong_edge.domain import dispatch as dispatches
+from qinglong_edge.domain import paging
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import InvariantBroken, RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Progress, Record
@@ -85,7 +86,7 @@ def page(tx: Tx, name: str, limit: int, order: str, **values: Value) -> Page[Rec
 
     `order` names the column that leads the keyset.
     """
-    found = tx.rows(SQL[name], limit=limit + 1, **values)
+    found = tx.rows(SQL[name], limit=paging.check_limit(limit) + 1, **values)
     shown = found[:limit]
     items, damaged = believable(shown)
     cursor = Cursor(shown[-1][order], shown[-1]["key"]) if len(found) > limit else None

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.errors import DamagedError, QinglongError, RefusedError, UnavailableError
 from qinglong_edge.ports.ambient import Entropy
-from qinglong_edge.storage.filesystem import unavailable
+from qinglong_edge.storage.filesystem import PROBE_PREFIX, unavailable
 from qinglong_edge.storage.sqlite.failures import translating
 
 DATABASE = "state.db"
@@ -36,6 +36,7 @@ _MAGIC = b"SQLite format 3\x00"
 _MARK_AT = 68  # SQLite's file format: the application id
 _HEADER_BYTES = 100
 _COMPANIONS = ("-wal", "-journal", "-shm")
+_NOT_THE_JOURNAL = frozenset({"disk_full", "read_only", "out_of_memory"})
 _PROBE_BYTES = 4_096
 
 
@@ -155,13 +156,26 @@ def create(path: str, journal: Journal) -> sqlite3.Connection:
         raise
 
 
+def left_behind(path: str) -> list[str]:
+    """Return the paths of a database's companions that exist: its log, its journal."""
+    return [path + end for end in _COMPANIONS if os.path.lexists(path + end)]
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that SQLite could not open: `RefusedError` `path_too_long`."""
+    if len(os.fsencode(os.path.realpath(path))) > _PATH_BYTES_MAX:
+        raise RefusedError(
+            "path_too_long", "SQLite cannot open so long a path", {"bytes_max": _PATH_BYTES_MAX}
+        )
+
+
 def probe_journal(directory: str, entropy: Entropy) -> Journal:
     """Try on a scratch database which journal works in `directory`.
 
     What SQLite says is not believed: the data must come back. Removes its files whatever happens.
     Raises `UnavailableError` `journal_unusable`, with the codes of both failures in its details.
     """
-    path = os.path.join(directory, f".probe-{entropy(8).hex()}.db")
+    path = os.path.join(directory, f"{PROBE_PREFIX}{entropy(8).hex()}.db")
     _require_sqlite()
     wal = _probe_failure(path, "wal", entropy)
     if wal is None:
@@ -169,6 +183,8 @@ def probe_journal(directory: str, entropy: Entropy) -> Journal:
     truncate = _probe_failure(path, "truncate", entropy)
     if truncate is None:
         return "truncate"
+    if wal.code == truncate.code and wal.code in _NOT_THE_JOURNAL:
+        raise wal
     raise UnavailableError(
         "journal_unusable",
         "no journal mode keeps data in this directory",
@@ -246,11 +262,8 @@ def _connect(path: str, query: str) -> sqlite3.Connection:
                 check_same_thread=False,
                 cached_statements=_STATEMENTS,
             )
-    except UnavailableError as error:
-        if len(os.fsencode(os.path.realpath(path))) > _PATH_BYTES_MAX:
-            raise RefusedError(
-                "path_too_long", "SQLite cannot open so long a path", {"bytes_max": _PATH_BYTES_MAX}
-            ) from error
+    except UnavailableError:
+        check_path(path)
         raise
 
 
@@ -279,6 +292,9 @@ def _require(path: str) -> None:
         raise unavailable(error) from error
     if not stat.S_ISREG(found.st_mode) or not _marked(path):
         raise DamagedError("store_damaged", "the file is not a store of this program")
+    for companion in left_behind(path):
+        if not stat.S_ISREG(os.lstat(companion).st_mode):
+            raise DamagedError("store_damaged", f"{os.path.basename(companion)} is not a file")
 
 
 def _marked(path: str) -> bool:

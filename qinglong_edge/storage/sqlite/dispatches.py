@@ -128,8 +128,12 @@ def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
 
 
 def _guarded_start(tx: Tx, event: rules.Start) -> DispatchAnswer:
-    with tx.savepoint():
-        return _start(tx, event)
+    """Start beside something that must not fall with it: a row without belief is only refused."""
+    try:
+        with tx.savepoint():
+            return _start(tx, event)
+    except RowDamagedError:
+        return rules.DispatchRefusal.FENCE_REJECTED
 
 
 class _Named(Protocol):

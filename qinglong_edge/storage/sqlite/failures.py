@@ -11,6 +11,7 @@ from qinglong_edge.domain.errors import (
     UnavailableError,
 )
 
+_NO_CODE = -1  # the sqlite3 module itself complains
 _PRIMARY = 0xFF  # extended codes carry the primary one in their low byte
 
 _UNAVAILABLE = {
@@ -35,6 +36,8 @@ _DAMAGED = {
 def translated(error: sqlite3.Error) -> QinglongError:
     """Return our error for one of SQLite's; foreign text stays in `__cause__`."""
     code = _code(error)
+    if code == _NO_CODE and isinstance(error, sqlite3.OperationalError):
+        return DamagedError("store_damaged", "the database holds text that is none")
     if code in _UNAVAILABLE:
         return UnavailableError(*_UNAVAILABLE[code])
     if code in _DAMAGED:
@@ -49,6 +52,8 @@ def translating() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise translated(error) from error
+    except UnicodeDecodeError as error:  # the sqlite3 module, on the damaged text of a message
+        raise DamagedError("store_damaged", "the database file is damaged") from error
 
 
 def is_full(error: sqlite3.Error) -> bool:
@@ -58,4 +63,4 @@ def is_full(error: sqlite3.Error) -> bool:
 
 def _code(error: sqlite3.Error) -> int:
     extended = getattr(error, "sqlite_errorcode", None)
-    return extended & _PRIMARY if isinstance(extended, int) else -1
+    return extended & _PRIMARY if isinstance(extended, int) else _NO_CODE

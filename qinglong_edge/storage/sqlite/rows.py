@@ -24,6 +24,8 @@ def record_from_row(row: sqlite3.Row) -> Record:
     dispatch = dispatch_of(approval)
     if (dispatch is None) != (progress is None):
         raise _damaged(row)
+    if dispatch and progress and dispatch.created_at_ms != progress.execution.created_at_ms:
+        raise _damaged(row)
     return Record(approval, dispatch, progress, row["key"])
 
 

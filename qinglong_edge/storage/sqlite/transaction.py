@@ -92,12 +92,19 @@ class Database:
         *,
         probe: Probe,
         on_boot: Callable[[int], None] = lambda _epoch: None,
+        still_there: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take a configured connection; `on_boot` is told a new epoch after its first commit."""
+        """Take a configured connection.
+
+        `on_boot` is told a new epoch after its first commit. `still_there` is asked around each
+        commit and raises where the file has lost its name: SQLite would go on in a file that
+        nobody finds again.
+        """
         self.connection = connection
         self._clocks = clocks
         self._probe = probe
         self._on_boot = on_boot
+        self._still_there = still_there
         self._mutex = threading.RLock()
         self.settle: Settle | None = None
         self.commits = 0
@@ -156,10 +163,12 @@ class Database:
                     return result
                 clockwork.store(self.connection, face, settled=step is Step.SETTLE_CLOCK)
                 self._probe(CrashPoint(Moment.BEFORE, step))
+                self._still_there()
                 self._commit()
             finally:
                 self._rollback()
         self._probe(CrashPoint(Moment.AFTER, step))
+        self._still_there()
         if face.new_boot:
             self._on_boot(face.now.epoch)
         return result

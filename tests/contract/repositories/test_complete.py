@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from qinglong_edge.domain.dispatch import DispatchRefusal
-from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Outcome
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from tests.contract.adapters import Repositories
@@ -178,16 +177,15 @@ def test_a_refused_verdict_does_not_keep_the_next_one_waiting(story: Story) -> N
     assert story.status(1) is ExecutionStatus.EXECUTING
 
 
-def test_a_verdict_beside_a_damaged_neighbour_can_be_repeated_alone(
+def test_a_verdict_beside_a_damaged_neighbour_is_kept(
     story: Story, repositories: Repositories
 ) -> None:
     started_and_claimed(story)
     repositories.damage("apr-2")
-    before = repositories.snapshot()
-    with pytest.raises(DamagedError):
-        story.ports.dispatches.complete(complete_of(1), start_of(2))
-    assert repositories.snapshot() == before
-    changed(story.ports.dispatches.complete(complete_of(1))[0])
+    done, begun = story.ports.dispatches.complete(complete_of(1), start_of(2))
+    changed(done)
+    assert begun is DispatchRefusal.FENCE_REJECTED
+    assert story.status(1) is ExecutionStatus.SUCCEEDED
 
 
 def test_a_killed_owner_leaves_what_only_recovery_ends(story: Story) -> None:

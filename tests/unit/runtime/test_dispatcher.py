@@ -336,15 +336,10 @@ def test_an_overrun_goes_to_recovery_and_its_type_waits_until_it_returns(story: 
     consumed(story, 1, 2)
     consumed_as(story, 3, RUN)
     working = office(story, shell, run)
-    counts = working.counts()
-    assert counts == {
-        "scanned": 3,
-        "claimed": 3,
-        "started": 2,
-        "recovery_required": 1,
-        "retrying": 1,
+    assert working.counts() == {
+        "scanned": 3, "claimed": 3, "started": 2, "recovery_required": 1, "retrying": 1,
         "succeeded": 1,
-    }
+    }  # fmt: skip
     assert story.waits_for_recovery() == ["dsp-1"]
     assert (story.execution(2).attempt_count, story.execution(2).last_result_code) == (
         0,

@@ -151,8 +151,8 @@ def test_a_read_only_store_is_read_as_it_is(
 
 
 @needs_root
-def test_a_log_that_cannot_be_read_there_is_unrecovered(path: str) -> None:
+def test_a_log_that_is_no_file_is_damage_there_as_well(path: str) -> None:
     log = Path(f"{with_log(path)}-wal")
     log.unlink()
     log.mkdir()
-    assert read_only(path) == "read_only_unrecovered"
+    assert read_only(path) == "store_damaged"
