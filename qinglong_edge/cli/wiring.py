@@ -1,4 +1,4 @@
-"""The composition root: carry one request to its answer on the state it names.
+"""Carry one request to its answer on the state it names; the engine is put together in `store`.
 
 Commands without a state are answered at once; `init` and
 `migrate` own the state in their own way; everything else goes through the one table of commands.
@@ -32,7 +32,7 @@ def carry(request: Request, surroundings: Surroundings) -> Answer:
     if request.command == "profile.show":
         return status.show_profile(request.args)
     if request.command == "demo":
-        from qinglong_edge.commands.demo import demo  # noqa: PLC0415 - nobody else pays for it
+        from qinglong_edge.cli.demo import demo  # noqa: PLC0415 - nobody else pays for it
 
         root = surroundings.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a name of its own below
         return demo(root, surroundings.entropy)

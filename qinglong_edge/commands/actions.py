@@ -25,7 +25,6 @@ from qinglong_edge.domain.errors import Details, RefusedError, UsageError
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.identity import is_strong
 from qinglong_edge.domain.machines import ApprovalState
-from qinglong_edge.domain.paging import check_limit, parse_cursor
 from qinglong_edge.domain.policy import (
     Effect,
     PolicyFence,
@@ -33,10 +32,10 @@ from qinglong_edge.domain.policy import (
     SubjectType,
     decide_effect,
 )
-from qinglong_edge.ports.repositories import ApprovalAnswer, Listing
+from qinglong_edge.ports.repositories import ApprovalAnswer, Listing, Queue
 
 CONSUMER = Subject(SubjectType.SYSTEM, "qinglong-edge")
-QUEUES = ("pending", "approved", "due", "executing", "manual_required")
+QUEUES = tuple(queue.value for queue in Queue if queue is not Queue.RECOVERY_DUE)
 APPROVED_REASON = "approved"
 
 
@@ -119,16 +118,16 @@ def _proposed(engine: Engine, answer: ApprovalAnswer, request_id: str) -> Answer
 def list_(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     """List actions of one queue, or all of them, newest first."""
     fields = Fields(args, "list")
-    queue, limit, cursor = fields.take("state"), fields.take("limit"), fields.take("cursor")
+    after, limit = views.take_page(fields)
+    word = fields.take("state")
     fields.done()
-    if queue is not None and queue not in QUEUES:
+    if word is not None and word not in QUEUES:
         raise ids.invalid("state", "must be one of " + ", ".join(QUEUES))
-    after = None if cursor is None else parse_cursor(str(cursor))
     authorized = require(engine, caller, "project.read")
-    chosen = queue if isinstance(queue, str) else None
-    page = engine.approvals.page(Listing(chosen, after, check_limit(limit)))
-    page.items = [record for record in page.items if visible(record, authorized)]
-    return Answer(views.rows(page, engine.overview.instant()))
+    page = engine.approvals.page(Listing(None if word is None else Queue(str(word)), after, limit))
+    instant = engine.overview.instant()
+    shown = [record for record in page.items if visible(record, authorized)]
+    return Answer(views.listed([views.row(record, instant) for record in shown], page))
 
 
 def show(engine: Engine, caller: Caller, args: JsonObject) -> Answer:

@@ -10,8 +10,8 @@ from qinglong_edge.domain.paging import StopReason
 from qinglong_edge.executor.invoke import Outstanding
 from qinglong_edge.runtime.dispatcher import COUNTERS, Dispatcher
 from qinglong_edge.runtime.execution import Desk
-from qinglong_edge.runtime.page_loop import Phase, run_phase
-from qinglong_edge.runtime.supervisor import Cursors, Cycle, Supervisor
+from qinglong_edge.runtime.page_loop import Phase
+from qinglong_edge.runtime.supervisor import Cursors, Cycle, Supervisor, recover
 
 CONVERGING = 10
 
@@ -30,8 +30,7 @@ def idle(engine: Engine, caller: Caller, args: JsonObject) -> Answer | None:
     require_or_owner(engine, caller, "project.manage")
     if engine.overview.work_waits("nobody"):
         return None
-    supervisor = _supervisor(engine, "nobody")
-    recovery = run_phase(engine.facts.policy.recovery, None, supervisor.recovery_page)
+    recovery = recover(engine.recoveries, engine.facts.policy, None)
     nothing = Phase(
         dict.fromkeys(COUNTERS, 0), 1, StopReason.COMPLETE, remaining=False, cursor=None
     )

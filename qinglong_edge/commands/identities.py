@@ -4,10 +4,11 @@ All of it needs `policy.manage`, which no agent ever gets. What a caller may do 
 grants above their own role, the last owner stays) the domain decides inside the commit.
 """
 
+from qinglong_edge.commands import views
 from qinglong_edge.commands.authority import authority_of, check_token, require, token_digest
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.commands.refusals import refused
-from qinglong_edge.domain import ids, paging
+from qinglong_edge.domain import ids
 from qinglong_edge.domain.canonical import Fields, JsonObject
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.identity import Identity, IdentityRefusal, IdentityState, Member
@@ -72,12 +73,12 @@ def add_agent(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
 
 
 def list_users(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
-    """Run `user list`: {limit?, cursor?}."""
+    """Run `user list`: {limit, cursor}."""
     return _list(engine, caller, args, kind=SubjectType.USER)
 
 
 def list_agents(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
-    """Run `agent list`: {limit?, cursor?}."""
+    """Run `agent list`: {limit, cursor}."""
     return _list(engine, caller, args, kind=SubjectType.AGENT)
 
 
@@ -146,19 +147,11 @@ def _bind(
 
 def _list(engine: Engine, caller: Caller, args: JsonObject, *, kind: SubjectType) -> Answer:
     fields = Fields(args, "list")
-    limit = paging.check_limit(fields.take("limit"))
-    text = fields.take("cursor")
+    after, limit = views.take_page(fields)
     fields.done()
-    if text is not None and not isinstance(text, str):
-        raise ids.invalid("cursor", "must be text")
-    after = None if text is None else paging.parse_cursor(text)
     require(engine, caller, PERMISSION)
     page = engine.identities.page(kind, after, limit)
-    body: JsonObject = {
-        "items": [_shown(member) for member in page.items],
-        "next_cursor": paging.cursor_text(page.cursor),
-    }
-    return Answer(body)
+    return Answer(views.listed([_shown(member) for member in page.items], page))
 
 
 def _disable(engine: Engine, caller: Caller, args: JsonObject, *, kind: SubjectType) -> Answer:

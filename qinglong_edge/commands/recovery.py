@@ -7,33 +7,27 @@ from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.commands.refusals import refused
 from qinglong_edge.domain import ids
 from qinglong_edge.domain.action import ACTION_TYPES
-from qinglong_edge.domain.canonical import Fields, Json, JsonObject
+from qinglong_edge.domain.canonical import Fields, JsonObject
 from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.execution import Record
-from qinglong_edge.domain.paging import check_limit, cursor_text, parse_cursor
-from qinglong_edge.ports.repositories import Instant, Listing
+from qinglong_edge.ports.repositories import Instant, Listing, Queue
 
-QUEUES = {"due": "recovery_due", "manual": "manual_required"}
+QUEUES = {"due": Queue.RECOVERY_DUE, "manual": Queue.MANUAL_REQUIRED}
 
 
 def list_(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     """List what waits for evidence (`due`) or for a person (`manual`), oldest first."""
     fields = Fields(args, "recovery")
-    queue, limit, cursor = fields.take("queue"), fields.take("limit"), fields.take("cursor")
+    after, limit = views.take_page(fields)
+    word = fields.take("queue")
     fields.done()
-    if queue not in QUEUES:
+    if word not in QUEUES:
         raise ids.invalid("queue", "must be due or manual")
-    after = None if cursor is None else parse_cursor(str(cursor))
     authorized = require(engine, caller, "project.read")
-    page = engine.approvals.page(Listing(QUEUES[str(queue)], after, check_limit(limit)))
+    page = engine.approvals.page(Listing(QUEUES[str(word)], after, limit))
     instant = engine.overview.instant()
-    items: list[Json] = [
-        _row(record, instant) for record in page.items if visible(record, authorized)
-    ]
-    body: dict[str, Json] = {"items": items, "next_cursor": cursor_text(page.cursor)}
-    if page.damaged:
-        body["damaged"] = page.damaged
-    return Answer(body)
+    shown = [record for record in page.items if visible(record, authorized)]
+    return Answer(views.listed([_row(record, instant) for record in shown], page))
 
 
 def show(engine: Engine, caller: Caller, args: JsonObject) -> Answer:

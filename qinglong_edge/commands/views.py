@@ -1,12 +1,17 @@
 """Show values as JSON: the contract's names in snake_case, milliseconds, never a tick or token."""
 
+from typing import TypeVar
+
 from qinglong_edge.domain import approval as approvals
+from qinglong_edge.domain import ids
 from qinglong_edge.domain.approval import Approval
-from qinglong_edge.domain.canonical import Json, JsonObject
+from qinglong_edge.domain.canonical import Fields, Json, JsonObject
 from qinglong_edge.domain.execution import Dispatch, Progress, Record, effective_state
-from qinglong_edge.domain.paging import Page, cursor_text
+from qinglong_edge.domain.paging import Cursor, Page, check_limit, cursor_text, parse_cursor
 from qinglong_edge.domain.tick import shown_at_ms
 from qinglong_edge.ports.repositories import Instant
+
+Item = TypeVar("Item")
 
 
 def action(record: Record, instant: Instant) -> JsonObject:
@@ -46,9 +51,16 @@ def row(record: Record, instant: Instant) -> JsonObject:
     }
 
 
-def rows(page: Page[Record], instant: Instant) -> JsonObject:
-    """Return a list of actions; damaged rows are counted, never hidden."""
-    items: list[Json] = [row(record, instant) for record in page.items]
+def take_page(fields: Fields) -> tuple[Cursor | None, int]:
+    """Read and remove where a list goes on, and how long it may be."""
+    limit, text = check_limit(fields.take("limit")), fields.take("cursor")
+    if text is not None and not isinstance(text, str):
+        raise ids.invalid("cursor", "must be text")
+    return None if text is None else parse_cursor(text), limit
+
+
+def listed(items: list[Json], page: Page[Item]) -> JsonObject:
+    """Return the body of a list; damaged rows are counted, never hidden."""
     body: dict[str, Json] = {"items": items, "next_cursor": cursor_text(page.cursor)}
     if page.damaged:
         body["damaged"] = page.damaged

@@ -259,7 +259,7 @@ def _undecidable(before: Approval, event: Decide, now: Now) -> ApprovalRefusal |
         return ApprovalRefusal.SELF_DECISION
     if event.approved and now.trust is not Trust.TRUSTED:
         return ApprovalRefusal.CLOCK_UNTRUSTED
-    if now.at_ms >= before.expires_at_ms or before.state is ApprovalState.EXPIRED:
+    if _expired(before, now):
         return ApprovalRefusal.EXPIRED
     if before.version != event.expected_version:
         return ApprovalRefusal.VERSION_CONFLICT
@@ -280,7 +280,7 @@ def consume(before: Approval, event: Consume, now: Now) -> Answer:
         return ApprovalRefusal.CONSUMER_DENIED
     if now.trust is not Trust.TRUSTED:
         return ApprovalRefusal.CLOCK_UNTRUSTED
-    if now.at_ms >= before.expires_at_ms or before.state is ApprovalState.EXPIRED:
+    if _expired(before, now):
         return ApprovalRefusal.EXPIRED
     if before.version != event.expected_version:
         return ApprovalRefusal.VERSION_CONFLICT
@@ -329,7 +329,7 @@ def cancel(before: Approval, event: Cancel, now: Now) -> Answer:
     if before.state is ApprovalState.CONSUMED:
         state = APPROVAL.move(before.state, ApprovalEvent.CANCEL)
         return Changed(before._replace(state=state, cancellation=withdrawn))
-    if now.at_ms >= before.expires_at_ms or before.state is ApprovalState.EXPIRED:
+    if _expired(before, now):
         return ApprovalRefusal.EXPIRED
     if not APPROVAL.allows(before.state, ApprovalEvent.CANCEL):
         return ApprovalRefusal.STATE_CONFLICT
@@ -343,6 +343,11 @@ def _withdrawn(before: Approval, event: Cancel, now: Now) -> Cancellation:
     return Cancellation(event.cancel_id, event.cancelled_by, now.stamp(earlier, used))
 
 
+def _expired(approval: Approval, now: Now) -> bool:
+    """Tell whether the time of a request is over, or was closed; at exactly its end it is."""
+    return now.at_ms >= approval.expires_at_ms or approval.state is ApprovalState.EXPIRED
+
+
 def void(before: Approval) -> Approval:
     """Close an open request as expired: the clock was reset, or the past was restored."""
     state = APPROVAL.move(before.state, ApprovalEvent.VOID)
@@ -351,6 +356,6 @@ def void(before: Approval) -> Approval:
 
 def effective_state(approval: Approval, now: Now) -> str:
     """Return the state a reader should see: an open request past its time is expired."""
-    if approval.state in OPEN_APPROVALS and now.at_ms >= approval.expires_at_ms:
+    if approval.state in OPEN_APPROVALS and _expired(approval, now):
         return ApprovalState.EXPIRED.value
     return approval.state.value

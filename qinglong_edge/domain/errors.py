@@ -1,9 +1,9 @@
 """The five error families, named by what the caller may do next.
 
 A lost race is a value; a broken rule is an exception. Everything that a correct program meets every
-day (not due, already decided, someone else won) is a refusal value of its machine; only the border
-of the program turns a refusal into `RefusedError`. Messages hold no secret and no foreign text: the
-cause stays in `__cause__`.
+day (not due, already decided, someone else won) is a refusal value of its machine; the commands
+turn a refusal into `RefusedError`. Messages hold no secret and no foreign text: the cause stays in
+`__cause__`.
 """
 
 Detail = str | int | bool | None

@@ -1,4 +1,7 @@
-"""Every bound of the program, unit last, with its reason; relations are checked at import."""
+"""The bounds of the program, unit last, with their reasons; relations are checked at import.
+
+A bound that only one module knows stands in that module.
+"""
 
 from qinglong_edge.domain.errors import InvariantBroken
 

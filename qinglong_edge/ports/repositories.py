@@ -5,6 +5,7 @@ Every mutation answers a decision of its machine: `Changed`, `Replayed` or a ref
 and `InvariantBroken`. The clock is read under the write lock, so no command carries a time.
 """
 
+import enum
 from typing import NamedTuple, Protocol
 
 from qinglong_edge.domain import approval as approvals
@@ -28,10 +29,21 @@ ApprovalAnswer = Stored | approvals.ApprovalRefusal
 DispatchAnswer = Stored | dispatches.DispatchRefusal
 
 
+class Queue(enum.StrEnum):
+    """Name what waits, each list in the order in which it should be looked at."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DUE = "due"
+    EXECUTING = "executing"
+    RECOVERY_DUE = "recovery_due"
+    MANUAL_REQUIRED = "manual_required"
+
+
 class Listing(NamedTuple):
     """Choose a list of actions: `queue` None lists all, newest first."""
 
-    queue: str | None
+    queue: Queue | None
     after: Cursor | None
     limit: int
 

@@ -60,7 +60,7 @@ class Supervisor:
             spent_ms = self._clocks.monotonic_ms() - began_ms
             return not stopping() and spent_ms < limits.CYCLE_START_MS_MAX
 
-        recovery = run_phase(self._policy.recovery, cursors.recovery, self.recovery_page)
+        recovery = recover(self._recoveries, self._policy, cursors.recovery)
         dispatch = run_phase(
             self._policy.dispatch,
             cursors.dispatch,
@@ -68,15 +68,20 @@ class Supervisor:
         )
         return Cycle(recovery, dispatch)
 
-    def recovery_page(self, after: Cursor | None, limit: int) -> Batch:
-        """List what waits for evidence or a person; looking at it is the reconciler's part."""
-        page = self._recoveries.list_due(after, limit)
+
+def recover(recoveries: Recoveries, policy: ResourcePolicy, after: Cursor | None) -> Phase:
+    """List what waits for evidence or a person; looking for it is the reconciler's part."""
+
+    def page(cursor: Cursor | None, limit: int) -> Batch:
+        found = recoveries.list_due(cursor, limit)
         counts = dict.fromkeys(RECOVERY_COUNTERS, 0) | {
-            "scanned": len(page.items) + page.damaged,
-            "deferred": len(page.items),
-            "damaged": page.damaged,
+            "scanned": len(found.items) + found.damaged,
+            "deferred": len(found.items),
+            "damaged": found.damaged,
         }
-        return Batch(counts, page.cursor)
+        return Batch(counts, found.cursor)
+
+    return run_phase(policy.recovery, after, page)
 
 
 def next_cursors(cycle: Cycle) -> Cursors:

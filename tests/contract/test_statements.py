@@ -16,7 +16,7 @@ import pytest
 
 from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.ports.probe import no_probe
-from qinglong_edge.ports.repositories import Listing
+from qinglong_edge.ports.repositories import Listing, Queue
 from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import actions, meta, migrations
 from qinglong_edge.storage.sqlite.transaction import Database
@@ -92,7 +92,7 @@ def on_a_copy(prepared: str, ran: list[Use], names: list[str], *, settle: bool =
         for name in names:
             CALLS[name].run(ports)
         for queue in QUEUES:
-            ports.approvals.page(Listing(queue, None, 9))
+            ports.approvals.page(Listing(None if queue is None else Queue(queue), None, 9))
         if settle:
             many_sessions(ports)
             clocks.step_wall(400 * 86_400_000)
@@ -285,7 +285,7 @@ def steps(database: Database, ports: Ports, queue: str | None, limit: int) -> in
 
     database.connection.set_progress_handler(count, 1)
     try:
-        found = ports.approvals.page(Listing(queue, None, limit))
+        found = ports.approvals.page(Listing(None if queue is None else Queue(queue), None, limit))
     finally:
         database.connection.set_progress_handler(None, 1)
     assert len(found.items) == limit

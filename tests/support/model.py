@@ -13,6 +13,7 @@ from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.action import Plan, plan_from_body
 from qinglong_edge.domain.canonical import Json, JsonObject, parse_object
 from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import (
     Dispatch,
     Execution,
@@ -191,7 +192,7 @@ class ModelDispatches:
     ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
         def both(tx: Tx) -> tuple[DispatchAnswer, DispatchAnswer | None]:
             done = tx.apply(event.dispatch_id, lambda _, row: rules.complete(row, event, tx.now))
-            return done, None if start is None else _start(tx, start)
+            return done, None if start is None else _guarded_start(tx, start)
 
         return self._kept.write(both)
 
@@ -201,6 +202,13 @@ class ModelDispatches:
 
 def _claim(tx: Tx, event: rules.Claim) -> DispatchAnswer:
     return tx.apply(event.dispatch_id, lambda born, row: rules.claim(born, row, event, tx.now))
+
+
+def _guarded_start(tx: Tx, event: rules.Start) -> DispatchAnswer:
+    try:
+        return _start(tx, event)
+    except RowDamagedError:
+        return rules.DispatchRefusal.FENCE_REJECTED
 
 
 def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:

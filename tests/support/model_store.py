@@ -13,7 +13,7 @@ from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import policy as policies
 from qinglong_edge.domain.approval import Approval, ApprovalRefusal
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.errors import DamagedError
+from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Progress, Record, baseline, dispatch_of
 from qinglong_edge.domain.machines import NOT_STARTED, OPEN_APPROVALS, TERMINAL, ControlStatus
 from qinglong_edge.domain.machines import ExecutionStatus as Status
@@ -121,7 +121,7 @@ class Tx:
 
     def believed(self, key: int) -> Record:
         if key in self.state.damaged:
-            raise DamagedError("row_damaged", "an action's row cannot be believed", {"row": key})
+            raise RowDamagedError("row_damaged", "an action's row cannot be believed", {"row": key})
         return self.state.actions[key]
 
     def records(self) -> list[Record]:
@@ -258,7 +258,7 @@ def consume(tx: Tx, event: approvals.Consume) -> ApprovalAnswer:
         return answer
     born = dispatch_of(answer.after.approval)
     if born is None:
-        raise DamagedError("row_damaged", "a consumed approval has no dispatch")
+        raise RowDamagedError("row_damaged", "a consumed approval has no dispatch")
     return Changed(tx.move(answer.after._replace(dispatch=born), baseline(born, tx.now)))
 
 

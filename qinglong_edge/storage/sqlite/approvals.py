@@ -13,10 +13,10 @@ from qinglong_edge.domain.limits import PREVIEW_BYTES_MAX
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import PolicyFence, Subject
 from qinglong_edge.ports.probe import Step
-from qinglong_edge.ports.repositories import ApprovalAnswer, Listing
+from qinglong_edge.ports.repositories import ApprovalAnswer, Listing, Queue
 from qinglong_edge.storage.sqlite import actions, rows
 from qinglong_edge.storage.sqlite.actions import SQL
-from qinglong_edge.storage.sqlite.transaction import Database, Tx
+from qinglong_edge.storage.sqlite.transaction import Database, Tx, Value
 
 _Rule = Callable[[approval.Approval], approval.Answer]
 
@@ -226,28 +226,23 @@ def _cancel(tx: Tx, event: approval.Cancel) -> ApprovalAnswer | dispatches.Dispa
     return Changed(answer.after._replace(progress=blocked))
 
 
-_QUEUES = {
-    "due": ("list_due", "eligible_tick"),
-    "executing": ("list_executing", "next_scan_tick"),
-    "recovery_due": ("list_recovery_due", "next_scan_tick"),
+_LISTS = {
+    Queue.PENDING: ("list_open", "expires_at_ms"),
+    Queue.APPROVED: ("list_open", "expires_at_ms"),
+    Queue.DUE: ("list_due", "eligible_tick"),
+    Queue.EXECUTING: ("list_executing", "next_scan_tick"),
+    Queue.RECOVERY_DUE: ("list_recovery_due", "next_scan_tick"),
+    Queue.MANUAL_REQUIRED: ("list_manual", "key"),
 }
 
 
 def _page(tx: Tx, listing: Listing) -> Page[Record]:
     after = listing.after or Cursor(-1, -1)
-    limit, tick = listing.limit, tx.now.tick
     if listing.queue is None:
         before_key = after.key if listing.after else 2**63 - 1
-        return actions.page(tx, "list_newest", limit, "key", before_key=before_key)
-    if listing.queue == "manual_required":
-        return actions.page(tx, "list_manual", limit, "key", after_key=after.key)
-    keyset = {"after_order": after.order, "after_key": after.key}
-    if listing.queue in _QUEUES:
-        name, order = _QUEUES[listing.queue]
-        if name != "list_executing":
-            keyset["tick"] = tick
-        return actions.page(tx, name, limit, order, **keyset)
-    return actions.page(
-        tx, "list_open", limit, "expires_at_ms",
-        state=listing.queue, at_ms=tx.now.at_ms, **keyset,
-    )  # fmt: skip
+        return actions.page(tx, "list_newest", listing.limit, "key", before_key=before_key)
+    name, order = _LISTS[listing.queue]
+    values: dict[str, Value] = {"after_order": after.order, "after_key": after.key}
+    values |= {"tick": tx.now.tick, "at_ms": tx.now.at_ms, "state": listing.queue.value}
+    wanted = {word: value for word, value in values.items() if f":{word}" in SQL[name]}
+    return actions.page(tx, name, listing.limit, order, **wanted)

@@ -1,4 +1,4 @@
-"""The only BEGINs of the program: one write transaction, one read snapshot (architecture 3.2).
+"""The only BEGINs of the program: a write, a read snapshot, a migration (architecture 3.2).
 
 `BEGIN IMMEDIATE` comes before the first read, and the clock is read under the lock, so waiting
 never shortens a lease. A transaction that changed nothing is rolled back and costs nothing. A

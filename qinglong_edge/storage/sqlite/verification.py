@@ -30,7 +30,7 @@ def problems(database: Database) -> list[Json]:
 
 
 def _page(tx: Tx, after_key: int) -> list[sqlite3.Row]:
-    return tx.rows(meta.SQL["suspicious_plans"], after_key=after_key, limit=_PAGE)
+    return tx.rows(meta.SQL["plans_in_order"], after_key=after_key, limit=_PAGE)
 
 
 def _file_problems(tx: Tx) -> list[JsonObject]:

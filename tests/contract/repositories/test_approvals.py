@@ -10,7 +10,7 @@ from qinglong_edge.domain.canonical import canonical_bytes
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.machines import ApprovalState
 from qinglong_edge.domain.policy import BindRole, Role, Subject, SubjectType
-from qinglong_edge.ports.repositories import Listing
+from qinglong_edge.ports.repositories import Listing, Queue
 from tests.contract.adapters import Repositories
 from tests.contract.story import (
     Story,
@@ -183,7 +183,7 @@ def test_nobody_decides_their_own_request(story: Story) -> None:
 def test_a_request_expires_at_exactly_its_time(story: Story, ms: int, expired: bool) -> None:
     story.proposed()
     story.clocks.advance(ms)
-    pending = Listing("pending", None, 64)
+    pending = Listing(Queue.PENDING, None, 64)
     assert len(story.ports.approvals.page(pending).items) == (0 if expired else 1)
     answer = story.ports.approvals.decide(decide_of(1))
     if expired:
@@ -198,7 +198,7 @@ def test_expiry_writes_nothing(story: Story) -> None:
     story.proposed()
     before = story.repositories.snapshot()
     story.clocks.advance(HOUR_MS)
-    assert story.ports.approvals.page(Listing("pending", None, 64)).items == []
+    assert story.ports.approvals.page(Listing(Queue.PENDING, None, 64)).items == []
     assert story.ports.approvals.decide(decide_of(1)) is ApprovalRefusal.EXPIRED
     assert story.repositories.snapshot() == before
 

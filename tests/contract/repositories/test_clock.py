@@ -11,7 +11,7 @@ from qinglong_edge.domain.machines import ApprovalState, ExecutionStatus
 from qinglong_edge.domain.policy import Role, Subject, SubjectType
 from qinglong_edge.domain.tick import Trust
 from qinglong_edge.ports.identities import AddIdentity, OpenSession
-from qinglong_edge.ports.repositories import Listing
+from qinglong_edge.ports.repositories import Listing, Queue
 from tests.contract.adapters import Capability, Repositories
 from tests.contract.story import (
     Story,
@@ -85,7 +85,7 @@ def test_a_clock_that_runs_backwards_revives_nothing(
     story.clocks.step_wall(jump_ms)
     assert story.ports.approvals.consume(consume_of(1)) is refusal
     assert story.approval().state is ApprovalState.APPROVED
-    assert story.ports.approvals.page(Listing("approved", None, 9)).items == []
+    assert story.ports.approvals.page(Listing(Queue.APPROVED, None, 9)).items == []
 
 
 @pytest.mark.adr("0002", "1")

@@ -7,7 +7,7 @@ import pytest
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.paging import Cursor, Page, advances
-from qinglong_edge.ports.repositories import Backlog, Listing
+from qinglong_edge.ports.repositories import Backlog, Listing, Queue
 from tests.contract.adapters import Repositories
 from tests.contract.story import (
     Story,
@@ -30,7 +30,9 @@ def queue(story: Story, name: str | None) -> Read:
         return story.ports.dispatches.list_due
     if name == "recovery phase":
         return story.ports.recoveries.list_due
-    return lambda after, limit: story.ports.approvals.page(Listing(name, after, limit))
+    return lambda after, limit: story.ports.approvals.page(
+        Listing(None if name is None else Queue(name), after, limit)
+    )
 
 
 def walked(read: Read, limit: int) -> tuple[list[str], int, int]:

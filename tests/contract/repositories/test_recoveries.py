@@ -4,7 +4,7 @@ import pytest
 
 from qinglong_edge.domain.machines import ControlStatus
 from qinglong_edge.domain.tick import tick_of
-from qinglong_edge.ports.repositories import Listing
+from qinglong_edge.ports.repositories import Listing, Queue
 from tests.contract.adapters import Repositories
 from tests.contract.story import Story, changed, complete_of, expire_of, names, renew_of, start_of
 from tests.support.builders import LEASE_MS
@@ -94,8 +94,8 @@ def test_the_lists_of_people_and_of_the_phase_agree(
     changed(story.ports.dispatches.start(start_of(2)))
     changed(story.ports.dispatches.expire(expire_of(1)))
     shown = repositories.second_session().approvals
-    due = shown.page(Listing("recovery_due", None, 64))
+    due = shown.page(Listing(Queue.RECOVERY_DUE, None, 64))
     assert names(due.items) == story.waits_for_recovery() == ["dsp-1"]
-    running = shown.page(Listing("executing", None, 64))
+    running = shown.page(Listing(Queue.EXECUTING, None, 64))
     assert names(running.items) == ["dsp-1", "dsp-2"]
-    assert shown.page(Listing("manual_required", None, 64)).items == []
+    assert shown.page(Listing(Queue.MANUAL_REQUIRED, None, 64)).items == []

@@ -7,6 +7,7 @@ from qinglong_edge.domain.errors import (
     InvariantBroken,
     QinglongError,
     RefusedError,
+    RowDamagedError,
     UnavailableError,
     UsageError,
 )
@@ -52,5 +53,11 @@ def test_a_broken_invariant_has_a_fixed_code() -> None:
 def test_every_error_is_one_of_ours_and_says_what_to_do() -> None:
     found = [value for value in vars(errors).values() if isinstance(value, type)]
     families = [value for value in found if issubclass(value, Exception)]
-    assert set(families) == {QinglongError, *FAMILIES, CommitUnknownError, InvariantBroken}
+    assert set(families) == {
+        QinglongError,
+        *FAMILIES,
+        CommitUnknownError,
+        RowDamagedError,
+        InvariantBroken,
+    }
     assert all(family.__doc__ and issubclass(family, QinglongError) for family in families)

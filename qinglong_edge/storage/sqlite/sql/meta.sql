@@ -27,7 +27,7 @@ INSERT INTO role_bindings (project, subject, version, state, role, mutation_id, 
   created_at_ms)
 VALUES (1, :subject, 1, 'active', 'owner', 'init', :subject, :at_ms)
 
--- name: suspicious_plans
+-- name: plans_in_order
 -- Plans in key order, for verifying their digests page by page.
 SELECT a.key, a.approval_request_id AS id, s.action AS plan FROM actions a
 LEFT JOIN plans s ON s.action = a.key WHERE a.key > :after_key ORDER BY a.key LIMIT :limit

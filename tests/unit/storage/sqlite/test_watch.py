@@ -24,9 +24,7 @@ def test_a_commit_into_a_file_without_its_name_is_refused(tmp_path: Path, lost: 
     connection.execute("BEGIN IMMEDIATE")
     clockwork.create(connection, clocks.read())
     connection.execute("COMMIT")
-    store = Database(
-        connection, clocks, probe=lambda _point: None, still_there=Watch(str(path))
-    )
+    store = Database(connection, clocks, probe=lambda _point: None, still_there=Watch(str(path)))
 
     def add(tx: Tx) -> None:
         tx.run("INSERT INTO prune_permit VALUES (1)")
