@@ -92,8 +92,8 @@ def rows(machine: Machine[Any, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def final_states(chapter: Chapter) -> list[str]:
-    """Return the states that no event leaves."""
-    left = {state for state, _ in chapter.machine.rows}
+    """Return the states that no event leaves for another one."""
+    left = {state for state, event, to in rows(chapter.machine) if state != to}
     return [state.value for state in chapter.states if state not in left]
 
 

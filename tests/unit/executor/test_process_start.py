@@ -146,7 +146,7 @@ def test_a_group_that_cannot_be_signalled_is_not_proven_empty(tmp_path: Path) ->
     tool = place / "tool"
     shutil.copy(system_python, tool)
     tool.chmod(0o4755)
-    while place != place.parent and place.stat().st_mode & 0o077 != 0o055:
+    while place != place.parent:
         if place.stat().st_uid == os.geteuid() and place != Path("/tmp"):
             place.chmod(0o711)
         place = place.parent
