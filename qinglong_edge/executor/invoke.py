@@ -110,28 +110,6 @@ class _Running(Generic[Value]):
         self.ended.set()
 
 
-def call(
-    work: Callable[[], Value],
-    *,
-    deadline_ms: int,
-    tick_ms: int,
-    on_tick: Callable[[], None],
-    clocks: Clocks,
-) -> Ending[Value]:
-    """Run `work` in a thread and wait for it at most `deadline_ms` on the monotonic clock.
-
-    Every `tick_ms` (at least 1) `on_tick` is called in the caller's thread. What it raises, and
-    what a signal handler raises in the main thread, passes through and leaves `work` running. The
-    wait ends the moment `work` does.
-    """
-    running = _Running(work, _nothing)
-    if not running.start():
-        return NotCalled("no_thread")
-    return _follow(
-        running, deadline_ms=deadline_ms, tick_ms=tick_ms, on_tick=on_tick, clocks=clocks
-    )
-
-
 class Outstanding:
     """Call handlers, and know which action types have one that is still out.
 
@@ -150,11 +128,6 @@ class Outstanding:
         with self._lock:
             return action_type in self._out
 
-    def types(self) -> tuple[str, ...]:
-        """Return the types with a handler out, sorted."""
-        with self._lock:
-            return tuple(sorted(self._out))
-
     def call(
         self,
         action_type: str,
@@ -164,7 +137,12 @@ class Outstanding:
         tick_ms: int,
         on_tick: Callable[[], None],
     ) -> Ending[Value]:
-        """Do what the function `call` does; a type that is out is answered `NotCalled` (`busy`)."""
+        """Run `work` in a thread and wait for it at most `deadline_ms` on the monotonic clock.
+
+        Every `tick_ms` (at least 1) `on_tick` is called in the caller's thread; what it raises, and
+        what a signal handler of the main thread raises meanwhile, passes through and leaves `work`
+        running. The wait ends the moment `work` does. A type that is out is answered `NotCalled`.
+        """
         with self._lock:
             if action_type in self._out:
                 return NotCalled("busy")
@@ -218,7 +196,3 @@ def _place(error: BaseException) -> str:
         trace = trace.tb_next
     name = trace.tb_frame.f_code.co_filename.rpartition("/")[2]
     return f"{name[:_KIND_CHARS_MAX]}:{trace.tb_lineno}"
-
-
-def _nothing() -> None:
-    pass

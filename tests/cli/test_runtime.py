@@ -185,6 +185,20 @@ def test_verify_names_what_cannot_be_believed(ready: Edge) -> None:
     assert (done["dispatch"]["started"], done["dispatch"]["blocked"]) == (0, 1)
 
 
+def test_verify_and_lists_count_an_identity_that_cannot_be_believed(ready: Edge) -> None:
+    ready.agent("other")
+    connection = sqlite3.connect(ready.state / "state.db")
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    connection.execute("UPDATE identities SET state = 'odd' WHERE subject = 'agent:other'")
+    connection.commit()
+    connection.close()
+    body = ready.run("verify", expect=20)
+    assert {"row": None, "problem": "agent_damaged"} in body["problems"]
+    listed = ready.run("agent", "list")
+    assert [row["name"] for row in listed["items"]] == ["bot"]
+    assert listed["damaged"] == 1
+
+
 @pytest.mark.adr("0004", "1")
 def test_a_second_command_waits_for_the_owner_and_then_gives_up(ready: Edge) -> None:
     pid = ready.home / "pid"

@@ -4,8 +4,10 @@ import sqlite3
 
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import DamagedError
-from qinglong_edge.storage.sqlite import meta
+from qinglong_edge.domain.policy import SubjectType
+from qinglong_edge.storage.sqlite import meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
+from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
 
 PROBLEMS_MAX = 100
@@ -13,7 +15,7 @@ _PAGE = 64
 
 
 def problems(database: Database) -> list[Json]:
-    """Return at most 100 problems: of the file, its references, its rows, its plans."""
+    """Return at most 100 problems: of file, references, actions, plans, identities, history."""
     found: list[Json] = [*database.read(_file_problems)]
     approvals = SqliteApprovals(database)
     after = 0
@@ -26,7 +28,26 @@ def problems(database: Database) -> list[Json]:
         if len(page) < _PAGE:
             break
         after = page[-1]["key"]
-    return found[:PROBLEMS_MAX]
+    return [*found, *_identity_problems(database), *_history_problems(database)][:PROBLEMS_MAX]
+
+
+def _identity_problems(database: Database) -> list[Json]:
+    identities, found = SqliteIdentities(database), list[Json]()
+    for kind in (SubjectType.USER, SubjectType.AGENT):
+        page = identities.page(kind, None, _PAGE)
+        found += [{"row": None, "problem": f"{kind}_damaged"}] * page.damaged
+        while page.cursor is not None:
+            page = identities.page(kind, page.cursor, _PAGE)
+            found += [{"row": None, "problem": f"{kind}_damaged"}] * page.damaged
+    return found
+
+
+def _history_problems(database: Database) -> list[Json]:
+    try:
+        migrations.check_history(database.connection)
+    except DamagedError as error:
+        return [{"row": None, "problem": error.code}]
+    return []
 
 
 def _page(tx: Tx, after_key: int) -> list[sqlite3.Row]:

@@ -18,7 +18,6 @@ from qinglong_edge.executor.invoke import (
     Overran,
     Raised,
     Returned,
-    call,
 )
 from tests.package.source_tree import ROOT
 
@@ -42,7 +41,11 @@ def nothing() -> None:
 
 
 def invoke(work: Callable[[], Any], deadline_ms: int = 10_000) -> Ending[Any]:
-    return call(work, deadline_ms=deadline_ms, tick_ms=60_000, on_tick=nothing, clocks=CLOCKS)
+    return call(work, deadline_ms=deadline_ms, tick_ms=60_000, on_tick=nothing)
+
+
+def call(work: Callable[[], Any], **times: Any) -> Ending[Any]:
+    return Outstanding(CLOCKS).call("any.type", work, **times)
 
 
 def test_a_value_comes_back_from_a_daemon_thread() -> None:
@@ -112,7 +115,6 @@ def test_the_tick_runs_in_the_callers_thread_while_the_handler_works(gate: threa
         deadline_ms=10_000,
         tick_ms=5,
         on_tick=on_tick,
-        clocks=CLOCKS,
     )
     assert isinstance(ending, Returned)
     assert ending.value is True
@@ -126,9 +128,7 @@ def test_a_slow_tick_does_not_stretch_the_deadline(gate: threading.Event) -> Non
         ticks.append(1)
         threading.Event().wait(0.05)
 
-    ending = call(
-        lambda: gate.wait(PATIENCE_S), deadline_ms=30, tick_ms=10, on_tick=on_tick, clocks=CLOCKS
-    )
+    ending = call(lambda: gate.wait(PATIENCE_S), deadline_ms=30, tick_ms=10, on_tick=on_tick)
     assert isinstance(ending, Overran)
     assert ticks == [1]
 
@@ -161,7 +161,6 @@ def test_a_type_with_a_handler_out_is_not_called_again_until_it_returned(
     overran = track(calls, "shell.exec", lambda: gate.wait(PATIENCE_S))
     assert isinstance(overran, Overran)
     assert calls.busy("shell.exec")
-    assert calls.types() == ("shell.exec",)
 
     refused = track(calls, "shell.exec", lambda: ran.append("again"))
     assert isinstance(refused, NotCalled)
@@ -221,7 +220,7 @@ def test_without_a_thread_nothing_was_called(monkeypatch: pytest.MonkeyPatch) ->
 INTERRUPTED = """
 import signal, sys, threading
 from qinglong_edge.executor.ambient import SystemClocks
-from qinglong_edge.executor.invoke import call
+from qinglong_edge.executor.invoke import Outstanding
 
 def stop(number, frame):
     raise {raised}
@@ -229,8 +228,9 @@ def stop(number, frame):
 if {install}:
     signal.signal(signal.SIGTERM, stop)
 print("ready", flush=True)
-call(lambda: threading.Event().wait(), deadline_ms=60_000, tick_ms=60_000,
-     on_tick=lambda: None, clocks=SystemClocks())
+Outstanding(SystemClocks()).call(
+    "any.type", lambda: threading.Event().wait(), deadline_ms=60_000, tick_ms=60_000,
+    on_tick=lambda: None)
 """
 
 
