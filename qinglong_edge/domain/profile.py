@@ -31,6 +31,11 @@ class ResourcePolicy(NamedTuple):
     recovery: PageBudget
     dispatch: PageBudget
 
+    @property
+    def early_gap_ms(self) -> int:
+        """Return how soon after a cycle settled an early one may begin."""
+        return 1_000 if self.profile is Profile.EDGE else 250
+
 
 def parse_profile(value: str | None) -> Profile:
     """Return the named profile; absent means edge, an empty or unknown name is a usage error."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qinglong_edge.domain import limits
+from qinglong_edge.domain.lifecycle import Cursors as Cursors  # noqa: PLC0414 - tests know it here
 from qinglong_edge.domain.paging import Cursor, check_budget
 from qinglong_edge.domain.profile import ResourcePolicy
 from qinglong_edge.ports.ambient import Clocks
@@ -26,13 +27,6 @@ class Cycle(NamedTuple):
 
     recovery: Phase
     dispatch: Phase
-
-
-class Cursors(NamedTuple):
-    """Hold where the phases go on; kept in memory only, and only after a cycle that succeeded."""
-
-    recovery: Cursor | None = None
-    dispatch: Cursor | None = None
 
 
 class Supervisor:
