@@ -23,7 +23,6 @@ from qinglong_edge.domain.decisions import Replayed
 from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.errors import Details, RefusedError, UsageError
 from qinglong_edge.domain.execution import Record
-from qinglong_edge.domain.identity import is_strong
 from qinglong_edge.domain.machines import ApprovalState
 from qinglong_edge.domain.policy import (
     Effect,
@@ -168,7 +167,6 @@ def approve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
         raise ids.invalid("hold", "must be true or false")
     authorized = require(engine, caller, "approval.decide")
     approval = _approval(engine, request_id)
-    strong = is_strong(authorized.principal, engine.overview.instant().now)
     decision = Decide(
         approval.approval_request_id,
         decision_id,
@@ -177,7 +175,7 @@ def approve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
         decided_by=authorized.principal.subject,
         action_digest=digest if isinstance(digest, str) else None,
         fence=authorized.fence,
-        strong=strong,
+        principal=authorized.principal,
     )
     if hold:
         return _decided(engine.approvals.decide(decision), approval)

@@ -121,14 +121,20 @@ def authority_of(engine: Engine, authorized: Authorized) -> Authority:
     raise RefusedError("policy_fence_changed", "your role changed just now; try again")
 
 
-def _decided(engine: Engine, caller: Caller, permission: str) -> tuple[Principal, PolicyDecision]:
-    ids.check_permission(permission, "permission")
+def identify(engine: Engine, caller: Caller) -> Principal:
+    """Return who is calling, whatever they may do; raises `RefusedError` (`login_required`)."""
     principal = authenticate(engine, caller)
     if principal is None:
         raise RefusedError(
             "login_required",
             "show who you are: log in first, or name an agent's token file (--token-file)",
         )
+    return principal
+
+
+def _decided(engine: Engine, caller: Caller, permission: str) -> tuple[Principal, PolicyDecision]:
+    ids.check_permission(permission, "permission")
+    principal = identify(engine, caller)
     project, binding = engine.policy.resolve(engine.facts.project_id, principal.subject)
     if project is not None and project.project_id != engine.facts.project_id:
         raise DamagedError("policy_damaged", "the policy answered for another project")

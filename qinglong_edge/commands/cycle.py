@@ -1,17 +1,20 @@
 """The `cycle` command: one bounded cycle of recovery and dispatch, then the end."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from qinglong_edge.commands.authority import require_or_owner
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.domain.canonical import Fields, Json, JsonObject
-from qinglong_edge.domain.errors import Details, UnavailableError
+from qinglong_edge.domain.errors import Details, InvariantBroken, UnavailableError
+from qinglong_edge.domain.lifecycle import Cursors
 from qinglong_edge.domain.paging import StopReason
 from qinglong_edge.executor.invoke import Outstanding
+from qinglong_edge.ports.handlers import Handlers
 from qinglong_edge.runtime.dispatcher import COUNTERS, Dispatcher
 from qinglong_edge.runtime.execution import Desk
 from qinglong_edge.runtime.page_loop import Phase
-from qinglong_edge.runtime.supervisor import Cursors, Cycle, Supervisor, recover
+from qinglong_edge.runtime.supervisor import Cycle, Supervisor, next_cursors, recover
 
 CONVERGING = 10
 
@@ -22,7 +25,7 @@ def lease_owner(engine: Engine) -> str:
 
 
 def idle(engine: Engine, caller: Caller, args: JsonObject) -> Answer | None:
-    """Answer a cycle that has nothing to write from a look; None where there is work.
+    """Prove the right to a cycle; answer one with nothing to write, None where there is work.
 
     The recovery phase is listed all the same, so an unreadable due index is never passed over.
     """
@@ -34,37 +37,56 @@ def idle(engine: Engine, caller: Caller, args: JsonObject) -> Answer | None:
     nothing = Phase(
         dict.fromkeys(COUNTERS, 0), 1, StopReason.COMPLETE, remaining=False, cursor=None
     )
-    return _answer(engine, Cycle(recovery, nothing), settled=0)
+    return _answer(engine, Done(Cycle(recovery, nothing), settled=0))
 
 
-def cycle(engine: Engine, caller: Caller, args: JsonObject, stopping: Callable[[], bool]) -> Answer:
-    """Take over what dead owners left, then run one cycle; `stopping` ends it between items."""
-    Fields(args, "cycle").done()
-    require_or_owner(engine, caller, "project.manage")
-    owner = lease_owner(engine)
-    settled = engine.dispatches.settle_dead_owners(owner)
-    return _answer(engine, _supervisor(engine, owner).run_cycle(Cursors(), stopping), settled)
+class Runner:
+    """Run one cycle after another for one lease owner, in whatever thread asks."""
+
+    def __init__(self, engine: Engine, handlers: Handlers) -> None:
+        """Draw the owner's name; `handlers` may change what is enabled between two calls."""
+        self._engine = engine
+        self._owner = lease_owner(engine)
+        desk = Desk(
+            engine.dispatches,
+            Outstanding(engine.clocks),
+            engine.clocks,
+            engine.entropy,
+            engine.probe,
+            self._owner,
+        )
+        dispatcher = Dispatcher(desk, engine.approvals, handlers)
+        policy = engine.facts.policy
+        self._supervisor = Supervisor(engine.recoveries, dispatcher, policy, engine.clocks)
+        self.last: Done | None = None
+
+    def run(self, cursors: Cursors, stopping: Callable[[], bool]) -> Cursors:
+        """Take over what dead owners left, then run one cycle; return where the next goes on."""
+        settled = self._engine.dispatches.settle_dead_owners(self._owner)
+        self.last = Done(self._supervisor.run_cycle(cursors, stopping), settled)
+        return next_cursors(self.last.cycle)
+
+    def answer(self) -> Answer:
+        """Return the answer of the command `cycle` for the cycle that ran last."""
+        if self.last is None:
+            raise InvariantBroken("no cycle has run")
+        return _answer(self._engine, self.last)
 
 
-def _supervisor(engine: Engine, owner: str) -> Supervisor:
-    desk = Desk(
-        engine.dispatches,
-        Outstanding(engine.clocks),
-        engine.clocks,
-        engine.entropy,
-        engine.probe,
-        owner,
-    )
-    dispatcher = Dispatcher(desk, engine.approvals, engine.registry)
-    return Supervisor(engine.recoveries, dispatcher, engine.facts.policy, engine.clocks)
+class Done(NamedTuple):
+    """Hold one cycle, and how many rows of dead owners moved before it."""
+
+    cycle: Cycle
+    settled: int
 
 
-def _answer(engine: Engine, done: Cycle, settled: int) -> Answer:
+def _answer(engine: Engine, ended: Done) -> Answer:
     """Return the phases; exit 10 only where a later cycle can move something by itself.
 
     Raises `UnavailableError` (`cycle_incomplete`, with counts) where the storage refused a part:
     what it did not take is left to the next cycle or to recovery.
     """
+    done, settled = ended
     if done.dispatch.counts["unavailable"]:
         counts: Details = {name: number for name, number in done.dispatch.counts.items() if number}
         raise UnavailableError("cycle_incomplete", "the storage refused part of the cycle", counts)

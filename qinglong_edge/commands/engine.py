@@ -12,10 +12,12 @@ from qinglong_edge.actions.registry import Registry
 from qinglong_edge.domain.canonical import JsonObject
 from qinglong_edge.domain.profile import ResourcePolicy
 from qinglong_edge.ports.ambient import Clocks, Entropy
-from qinglong_edge.ports.identities import Identities
+from qinglong_edge.ports.identities import Factors, Identities
+from qinglong_edge.ports.passwords import Passwords
 from qinglong_edge.ports.probe import Probe
 from qinglong_edge.ports.repositories import (
     Approvals,
+    Clock,
     Dispatches,
     Overview,
     Policy,
@@ -48,8 +50,11 @@ class Engine(NamedTuple):
     recoveries: Recoveries
     policy: Policy
     identities: Identities
+    factors: Factors
+    clock: Clock
     overview: Overview
     registry: Registry
+    passwords: Passwords
     clocks: Clocks
     entropy: Entropy
     probe: Probe

@@ -35,7 +35,7 @@ def add_user(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     mutation_id = _mutation_id(fields)
     fields.done()
     acting, authority = _acting(engine, caller)
-    hashed = passwords.hash_password(password, engine.entropy, clocks=engine.clocks)
+    hashed = engine.passwords.hash(password)
     answer = engine.identities.add(
         AddIdentity(
             engine.facts.project_id, subject, role, hashed, None, mutation_id, acting, authority
@@ -43,7 +43,7 @@ def add_user(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     )
     identity, replayed = _stored(answer)
     if replayed and identity.password is not None:
-        if not passwords.verify(password, identity.password):
+        if not engine.passwords.verify(password, identity.password):
             raise refused(PolicyRefusal.MUTATION_DRIFT)
     body: JsonObject = {
         "user": subject.id,

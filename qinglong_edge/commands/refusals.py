@@ -5,8 +5,9 @@ from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.errors import Details, RefusedError
 from qinglong_edge.domain.identity import IdentityRefusal
 from qinglong_edge.domain.policy import PolicyRefusal
+from qinglong_edge.domain.tick import ClockRefusal
 
-Refusal = ApprovalRefusal | DispatchRefusal | IdentityRefusal | PolicyRefusal
+Refusal = ApprovalRefusal | ClockRefusal | DispatchRefusal | IdentityRefusal | PolicyRefusal
 
 _SENTENCES = {
     ApprovalRefusal.NOT_FOUND: "there is no such action",
@@ -38,6 +39,19 @@ _SENTENCES = {
     IdentityRefusal.TOKEN_TAKEN: "this token is in use; draw another one",
     IdentityRefusal.SESSION_TAKEN: "this session id is in use; draw another one",
     IdentityRefusal.ALREADY_DISABLED: "it is disabled already",
+    IdentityRefusal.RESET_TAKEN: "this id was used to reset somebody else",
+    IdentityRefusal.FACTOR_REFUSED: "the code is wrong, used or too old",
+    IdentityRefusal.STRONG_REQUIRED: (
+        "replacing a key, or giving one to somebody else, needs a second factor proven within the"
+        " last five minutes"
+    ),
+    IdentityRefusal.CLOCK_UNTRUSTED: (
+        "the clock cannot be believed, and a time-based code needs it; use a recovery code"
+    ),
+    ClockRefusal.CERTAINLY_WRONG: (
+        "the clock shows a time before this program was built; set it first"
+    ),
+    ClockRefusal.FENCE_CHANGED: "roles changed meanwhile; repeat the command",
     PolicyRefusal.PROJECT_NOT_FOUND: "there is no such project",
     PolicyRefusal.FENCE_CHANGED: "roles changed meanwhile; repeat the command",
     PolicyRefusal.ABOVE_OWN_ROLE: "nobody grants, or takes from, above their own role",

@@ -3,7 +3,15 @@
 import enum
 from typing import NamedTuple
 
-from qinglong_edge.commands import actions, identities, recovery, sessions, status
+from qinglong_edge.commands import (
+    actions,
+    clock,
+    factors,
+    identities,
+    recovery,
+    sessions,
+    status,
+)
 from qinglong_edge.commands.engine import Command
 
 
@@ -15,10 +23,11 @@ class Access(enum.Enum):
 
 
 class Entry(NamedTuple):
-    """Hold one command."""
+    """Hold one command; an `offline` one is for whoever owns the state, never through a socket."""
 
     run: Command
     access: Access
+    offline: bool = False
 
 
 TABLE = {
@@ -37,6 +46,9 @@ TABLE = {
     "user.add": Entry(identities.add_user, Access.WRITE),
     "user.list": Entry(identities.list_users, Access.LOOK),
     "user.disable": Entry(identities.disable_user, Access.WRITE),
+    "user.totp": Entry(factors.enrol_totp, Access.WRITE),
+    "user.reset": Entry(factors.reset_user, Access.WRITE, offline=True),
+    "clock.trust": Entry(clock.trust, Access.WRITE),
     "role.bind": Entry(identities.bind_role, Access.WRITE),
     "role.revoke": Entry(identities.revoke_role, Access.WRITE),
     "login": Entry(sessions.login, Access.WRITE),

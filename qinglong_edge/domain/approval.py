@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.action import ActionBinding, Risk, needs_strong
+from qinglong_edge.domain.authorization import Act, AuthorizationFact, authorize
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import UsageError
+from qinglong_edge.domain.identity import Principal
 from qinglong_edge.domain.machines import (
     APPROVAL,
     OPEN_APPROVALS,
@@ -106,8 +108,8 @@ class Propose(NamedTuple):
 class Decide(NamedTuple):
     """Approve or reject, under the decider's fence; `action_digest` None approves what is stored.
 
-    `strong` says that the decider proved a second factor within the last five minutes, by the
-    store's clock just before. `expected_version` is always 1: only a pending approval is decided.
+    `principal` says how the decider proved who they are; how strong that is, the rule judges.
+    `expected_version` is always 1: only a pending approval is decided.
     """
 
     approval_request_id: str
@@ -117,7 +119,7 @@ class Decide(NamedTuple):
     decided_by: Subject
     action_digest: str | None
     fence: PolicyFence
-    strong: bool = False
+    principal: Principal | None = None
     expected_version: int = 1
 
 
@@ -267,9 +269,23 @@ def _undecidable(before: Approval, event: Decide, now: Now) -> ApprovalRefusal |
         return ApprovalRefusal.STATE_CONFLICT
     if event.action_digest not in {None, before.action.action_digest}:
         return ApprovalRefusal.DIGEST_MISMATCH
-    if event.approved and needs_strong(before.risk) and not event.strong:
+    if event.approved and needs_strong(before.risk) and decision_fact(before, event, now) is None:
         return ApprovalRefusal.STRONG_REQUIRED
     return None
+
+
+def decision_fact(before: Approval, event: Decide, now: Now) -> AuthorizationFact | None:
+    """Return the fact to store with this decision: a high or critical approval has one, only it.
+
+    None for such an approval means that the proof is missing, too weak, too old or another's.
+    """
+    if not event.approved or not needs_strong(before.risk):
+        return None
+    if event.principal is None or event.principal.subject != event.decided_by:
+        return None
+    at_ms = now.stamp(before.requested_at_ms)
+    act = Act(before.approval_request_id, before.project_id, event.decision_id, at_ms)
+    return authorize(act, event.principal, event.fence, now)
 
 
 def consume(before: Approval, event: Consume, now: Now) -> Answer:

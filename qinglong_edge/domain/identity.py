@@ -89,6 +89,10 @@ class IdentityRefusal(enum.Enum):
     ALREADY_DISABLED = "already_disabled"
     TOKEN_TAKEN = "token_taken"  # noqa: S105 - a code, not a token
     SESSION_TAKEN = "session_taken"
+    RESET_TAKEN = "reset_id_taken"
+    FACTOR_REFUSED = "factor_refused"
+    STRONG_REQUIRED = "strong_authentication_required"
+    CLOCK_UNTRUSTED = "clock_untrusted"
 
 
 def new_identity(
@@ -126,6 +130,17 @@ def rotate(
     if identity.token_digest == token_digest:
         return Replayed(identity)
     return Changed(_moved(identity, now)._replace(token_digest=token_digest))
+
+
+def reset(
+    identity: Identity, password: PasswordHash, now: Now
+) -> Changed[Identity] | IdentityRefusal:
+    """Return the user with another password; the new version ends what the old one had proven."""
+    if identity.password is None:
+        return IdentityRefusal.NOT_FOUND
+    if identity.state is IdentityState.DISABLED:
+        return IdentityRefusal.ALREADY_DISABLED
+    return Changed(_moved(identity, now)._replace(password=password))
 
 
 def _moved(identity: Identity, now: Now) -> Identity:

@@ -56,6 +56,14 @@ class Trust(enum.Enum):
     SETTLED = "settled"  # stable for so long that it is believed again, at the price of a purge
 
 
+class ClockRefusal(enum.Enum):
+    """Name why the wall clock was not believed on a person's word."""
+
+    TRUSTED_ALREADY = "clock_trusted_already"
+    CERTAINLY_WRONG = "clock_untrusted"
+    FENCE_CHANGED = "policy_fence_changed"
+
+
 class Now(NamedTuple):
     """Hold one instant, as every rule of the program sees it."""
 
@@ -128,6 +136,18 @@ def trust_of(reading: Reading, epoch: int, mark: Mark, sighting: Sighting | None
     if passed >= limits.CLOCK_SETTLE_MS and drift <= limits.CLOCK_BACK_MS_MAX:
         return Trust.SETTLED
     return Trust.UNTRUSTED
+
+
+def refuse_word(now: Now) -> ClockRefusal | None:
+    """Tell why a person's word does not make the wall clock believed, at the price of a purge.
+
+    A clock that is trusted costs nothing; one before the build date is wrong whoever says what.
+    """
+    if now.trust is Trust.TRUSTED:
+        return ClockRefusal.TRUSTED_ALREADY
+    if now.reading.wall_ms < limits.BUILD_WALL_MS:
+        return ClockRefusal.CERTAINLY_WRONG
+    return None
 
 
 def sighting_after(reading: Reading, epoch: int, sighting: Sighting | None) -> Sighting:

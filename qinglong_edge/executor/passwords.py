@@ -81,6 +81,23 @@ def verify(password: str, known: PasswordHash) -> bool:
     return hmac_sha256(known.salt, value) == hmac_sha256(known.salt, known.value)
 
 
+class Here:
+    """Set and check passwords in this process."""
+
+    def __init__(self, entropy: Entropy, clocks: Clocks) -> None:
+        """Take where salts come from, and what calibrates."""
+        self._entropy = entropy
+        self._clocks = clocks
+
+    def hash(self, password: str) -> PasswordHash:
+        """Return a salted, stretched password; raises `UsageError` for one that may not be set."""
+        return hash_password(password, self._entropy, clocks=self._clocks)
+
+    def verify(self, password: str, known: PasswordHash) -> bool:
+        """Tell whether this is the password."""
+        return verify(password, known)
+
+
 def decoy(like: PasswordHash | None) -> PasswordHash:
     """Return a hash that no password has, as dear as `like`: what an unknown name is checked with.
 

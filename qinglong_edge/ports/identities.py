@@ -9,10 +9,12 @@ from qinglong_edge.domain.identity import (
     IdentityRefusal,
     Member,
     PasswordHash,
+    Principal,
     Session,
 )
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import Authority, PolicyRefusal, Role, Subject, SubjectType
+from qinglong_edge.domain.totp import TotpKey
 
 
 class AddIdentity(NamedTuple):
@@ -41,8 +43,23 @@ class DisableIdentity(NamedTuple):
     authority: Authority | None = None
 
 
+class TotpProof(NamedTuple):
+    """Hold a time-based code that was shown."""
+
+    code: str
+
+
+class RecoveryProof(NamedTuple):
+    """Hold the digest of a recovery code that was shown."""
+
+    digest: str
+
+
 class OpenSession(NamedTuple):
-    """Ask for a session after the password of this version of the user was proven."""
+    """Ask for a session after the password of this version of the user was proven.
+
+    A `proof` is used up in the commit that stores the session, or nothing is stored.
+    """
 
     session_id: str
     token_digest: str
@@ -50,9 +67,33 @@ class OpenSession(NamedTuple):
     assurance: Assurance
     span_ms: int
     identity_version: int
+    proof: TotpProof | RecoveryProof | None = None
+
+
+class EnrolTotp(NamedTuple):
+    """Ask for a second factor in place of the one before; the secret itself tells a replay.
+
+    `authority` is the role that a change of another user's factor rests on.
+    """
+
+    project_id: str
+    subject: Subject
+    secret: bytes
+    code_digests: tuple[str, ...]
+    principal: Principal
+    authority: Authority | None = None
+
+
+class ResetUser(NamedTuple):
+    """Ask for a new password on the word of whoever owns the state; factors and sessions end."""
+
+    subject: Subject
+    password: PasswordHash
+    reset_id: str
 
 
 IdentityAnswer = Changed[Identity] | Replayed[Identity] | IdentityRefusal
+FactorAnswer = Changed[TotpKey] | Replayed[TotpKey] | IdentityRefusal | PolicyRefusal
 SessionAnswer = Changed[Session] | Replayed[Session] | IdentityRefusal
 
 
@@ -90,7 +131,10 @@ class Identities(Protocol):
         ...
 
     def open_session(self, event: OpenSession) -> SessionAnswer:
-        """Store a session; the subject's ended ones and the oldest surplus one go."""
+        """Store a session; the subject's ended ones and the oldest surplus one go.
+
+        A session that stands already is replayed, and its proof is not looked at again.
+        """
         ...
 
     def session(self, token_digest: str) -> Session | None:
@@ -99,4 +143,22 @@ class Identities(Protocol):
 
     def close_session(self, token_digest: str) -> bool:
         """End a session; False where none was open."""
+        ...
+
+
+class Factors(Protocol):
+    """Keep second factors, and give users a way back."""
+
+    def enrol(self, event: EnrolTotp) -> FactorAnswer:
+        """Store a secret and its recovery codes; the ones before end with this commit.
+
+        Sessions that stand go on.
+        """
+        ...
+
+    def reset(self, event: ResetUser) -> IdentityAnswer:
+        """Store a new password, drop factor, codes and sessions, and record it; one commit.
+
+        A password is salted anew at each call, so a replay does not compare it.
+        """
         ...

@@ -17,12 +17,13 @@ from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import (
     BindRole,
+    PolicyFence,
     PolicyRefusal,
     Project,
     RoleBinding,
     Subject,
 )
-from qinglong_edge.domain.tick import Boot, Now
+from qinglong_edge.domain.tick import Boot, ClockRefusal, Now
 
 Stored = Changed[Record] | Replayed[Record]
 ApprovalAnswer = Stored | approvals.ApprovalRefusal
@@ -65,6 +66,23 @@ class Backlog(NamedTuple):
     recovery_due: int
     manual_required: int
     oldest_age_ms: int
+
+
+class Settlement(NamedTuple):
+    """Count what a reset of the clock closed, and say what time it is since."""
+
+    approvals: int
+    dispatches: int
+    sessions: int
+    now: Now
+
+
+class TrustClock(NamedTuple):
+    """Ask, under one's fence, that the wall clock be believed as it is."""
+
+    project_id: str
+    subject: Subject
+    fence: PolicyFence
 
 
 class Approvals(Protocol):
@@ -174,6 +192,14 @@ class Policy(Protocol):
 
     def bind(self, event: BindRole) -> Changed[RoleBinding] | Replayed[RoleBinding] | PolicyRefusal:
         """Append the next row of a role history."""
+        ...
+
+
+class Clock(Protocol):
+    """Keep the time that is believed."""
+
+    def trust(self, event: TrustClock) -> Settlement | ClockRefusal:
+        """Believe the wall clock from this commit on, at the price that settling always has."""
         ...
 
 

@@ -9,13 +9,22 @@ from typing import Any, NamedTuple, Protocol
 
 from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.domain.policy import BindRole, Role
-from qinglong_edge.ports.identities import Identities
+from qinglong_edge.ports.identities import Factors, Identities
 from qinglong_edge.ports.probe import no_probe
-from qinglong_edge.ports.repositories import Approvals, Dispatches, Overview, Policy, Recoveries
+from qinglong_edge.ports.repositories import (
+    Approvals,
+    Clock,
+    Dispatches,
+    Overview,
+    Policy,
+    Recoveries,
+)
 from qinglong_edge.storage.sqlite import actions, database, meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
+from qinglong_edge.storage.sqlite.clock import SqliteClock
 from qinglong_edge.storage.sqlite.database import Journal
 from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches, SqliteRecoveries
+from qinglong_edge.storage.sqlite.factors import SqliteFactors
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.overview import SqliteOverview
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
@@ -31,7 +40,8 @@ JOURNAL: Journal = "truncate" if sqlite3.sqlite_version_info < (3, 51, 3) else "
 MEMBERS = ((BOB, Role.ADMIN), (BOT, Role.OPERATOR))
 TABLES = (
     "actions", "boots", "clock", "executions", "identities", "ids", "meta", "plans", "projects",
-    "role_bindings", "sessions", "prune_permit",
+    "role_bindings", "sessions", "prune_permit", "totp_keys", "recovery_codes", "identity_resets",
+    "authorization_facts",
 )  # fmt: skip
 
 
@@ -59,7 +69,9 @@ class Ports(NamedTuple):
     recoveries: Recoveries
     policy: Policy
     overview: Overview
+    clock: Clock
     identities: Identities | None
+    factors: Factors | None
 
 
 class Repositories(Protocol):
@@ -111,7 +123,7 @@ class ModelRepositories:
         self._kept.commits = 0
 
     def second_session(self) -> Ports:
-        return Ports(*open_model(self._kept), None)
+        return Ports(*open_model(self._kept), None, None)
 
     def snapshot(self) -> object:
         time = self._kept.time
@@ -239,7 +251,9 @@ def ports_of(opened: Database) -> Ports:
         SqliteRecoveries(opened),
         SqlitePolicy(opened),
         SqliteOverview(opened),
+        SqliteClock(opened),
         SqliteIdentities(opened),
+        SqliteFactors(opened),
     )
 
 

@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from qinglong_edge.domain.canonical import sha256_hex
 from qinglong_edge.domain.decisions import Changed
-from qinglong_edge.domain.identity import Assurance
+from qinglong_edge.domain.identity import Assurance, Principal
 from qinglong_edge.domain.policy import BindRole, Role, Subject, SubjectType
 from qinglong_edge.ports import identities, repositories
 from qinglong_edge.ports.identities import (
     AddIdentity,
     DisableIdentity,
+    EnrolTotp,
+    Factors,
     Identities,
     OpenSession,
+    ResetUser,
 )
-from qinglong_edge.ports.repositories import Listing
+from qinglong_edge.ports.repositories import Listing, TrustClock
 from tests.contract.adapters import Ports, Repositories
 from tests.contract.story import (
     Story,
@@ -30,7 +34,7 @@ from tests.contract.story import (
     renew_of,
     start_of,
 )
-from tests.support.builders import BOB, BOT, EDGE, HOUR_MS, PROJECT
+from tests.support.builders import ANA, BOB, BOT, EDGE, FENCE, HOUR_MS, PROJECT, at
 from tests.support.store import CHEAP_HASH
 
 EVE = Subject(SubjectType.USER, "eve")
@@ -60,6 +64,7 @@ def prepare(made: Repositories) -> None:
         assert isinstance(known.add(eve), Changed)
         assert isinstance(known.add(ada), Changed)
         assert isinstance(known.open_session(opening("ses-1", SESSION)), Changed)
+        assert isinstance(factors_of(story.ports).enrol(enrolment_of(OLD_SECRET)), Changed)
     changed(story.ports.dispatches.renew(renew_of(5, 1)))
 
 
@@ -72,6 +77,21 @@ def of(ports: Ports) -> Identities:
     return ports.identities
 
 
+def factors_of(ports: Ports) -> Factors:
+    assert ports.factors is not None
+    return ports.factors
+
+
+def enrolment_of(secret: bytes) -> EnrolTotp:
+    """Return what eve asks for; each secret has codes of its own."""
+    digests = tuple(sha256_hex(secret + bytes([n])) for n in range(10))
+    return EnrolTotp(PROJECT, EVE, secret, digests, STRONG_EVE)
+
+
+SECRET, OLD_SECRET = b"s" * 20, b"o" * 20
+STRONG_EVE = Principal(EVE, Assurance.MULTI_FACTOR, "ses-1", at(0).at_ms, at(0).tick)
+RESET = ResetUser(EVE, CHEAP_HASH, "reset-eve")
+TRUST = TrustClock(PROJECT, ANA, FENCE)
 BIND = BindRole(PROJECT, BOB, 1, Role.VIEWER, "bind-bob", EDGE)
 ADD = AddIdentity(
     PROJECT, Subject(SubjectType.AGENT, "new"), Role.VIEWER, None, OTHER_TOKEN, "add-new", EDGE
@@ -123,6 +143,9 @@ CALLS: dict[str, Call] = {
     ),
     "Identities.session": Call(lambda p: of(p).session(SESSION), writes=False),
     "Identities.close_session": Call(lambda p: of(p).close_session(SESSION), writes=True),
+    "Clock.trust": Call(lambda p: p.clock.trust(TRUST), writes=False),
+    "Factors.enrol": Call(lambda p: factors_of(p).enrol(enrolment_of(SECRET)), writes=True),
+    "Factors.reset": Call(lambda p: factors_of(p).reset(RESET), writes=True),
 }
 WRITES = sorted(name for name, call in CALLS.items() if call.writes)
 READS = sorted(name for name, call in CALLS.items() if not call.writes)

@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from qinglong_edge.domain.action import Risk
-from qinglong_edge.domain.identity import IdentityState
+from qinglong_edge.domain.authorization import FactKind
+from qinglong_edge.domain.identity import STRONG, IdentityState
 from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import BindingState, ProjectStatus, Role
 from qinglong_edge.domain.profile import Profile
@@ -39,12 +40,40 @@ BINDING: Row = {
     "changed_by": "user:ana",
     "created_at_ms": 0,
 }
+FACT: Row = {
+    "action": 1,
+    "kind": "decision",
+    "mutation_id": "dec-1",
+    "authorized_by": "user:ana",
+    "authentication_id": "ses-1",
+    "assurance": "multi_factor",
+    "authenticated_at_ms": 1_000,
+    "project_version": 1,
+    "binding_version": 1,
+    "authorized_at_ms": 1_000,
+    "fact_digest": b"\1" * 32,
+}
+BEN: Row = {
+    "key": 7,
+    "subject": "user:ben",
+    "state": "active",
+    "version": 2,
+    "password_scheme": "scrypt:4:8:1",
+    "password_salt": b"s",
+    "password_value": b"v",
+    "created_at_ms": 0,
+    "updated_at_ms": 0,
+}
+RESET: Row = {"reset_id": "res-1", "subject": "user:ben", "version": 2, "at_ms": 0}
+FOR_EVER = {"role_bindings", "identity_resets"}
 ROWS = {
     "actions": action(ApprovalState.CONSUMED) | CANCELLATION,
     "executions": execution(ExecutionStatus.EXECUTING),
     "plans": PLAN,
     "ids": ID,
     "role_bindings": BINDING,
+    "authorization_facts": FACT,
+    "identity_resets": RESET,
 }
 IMMUTABLE: dict[str, Row] = {
     "actions": {
@@ -68,12 +97,20 @@ IMMUTABLE: dict[str, Row] = {
         "project": 2, "subject": "user:bob", "version": 2, "role": "admin", "mutation_id": "m-2",
         "changed_by": "user:bob", "created_at_ms": 1,
     },
+    "authorization_facts": {
+        "action": 2, "mutation_id": "dec-2", "authorized_by": "user:bob",
+        "authentication_id": "ses-2", "assurance": "hardware", "authenticated_at_ms": 999,
+        "project_version": 2, "binding_version": 2, "authorized_at_ms": 999,
+        "fact_digest": b"\2" * 32,
+    },
+    "identity_resets": {"reset_id": "res-2", "subject": "user:bob", "version": 3, "at_ms": 1},
 }  # fmt: skip
 
 
 @pytest.fixture
 def db() -> Iterator[sqlite3.Connection]:
     with closing(empty()) as connection:
+        insert(connection, "identities", BEN)
         for table, row in ROWS.items():
             insert(connection, table, row)
         yield connection
@@ -100,6 +137,8 @@ REPLACEMENTS: dict[str, Row] = {
     "plans": PLAN | {"body": b"[]"},
     "ids": ID | {"action": 2},
     "role_bindings": BINDING | {"role": None, "state": "revoked"},
+    "authorization_facts": FACT | {"authentication_id": "ses-2"},
+    "identity_resets": RESET | {"at_ms": 1},
 }
 
 
@@ -120,7 +159,7 @@ def test_rows_go_only_inside_a_prune(db: sqlite3.Connection, table: str, permitt
     if permitted:
         db.execute("INSERT INTO prune_permit VALUES (1)")
     took = accepted(db, lambda at: at.execute(f"DELETE FROM {table}"))
-    assert took is (permitted and table != "role_bindings")
+    assert took is (permitted and table not in FOR_EVER)
 
 
 def test_there_is_one_permit_at_most(db: sqlite3.Connection) -> None:
@@ -134,6 +173,8 @@ WORDS: dict[tuple[str, str], set[str]] = {
     ("role_bindings", "state"): {*BindingState},
     ("role_bindings", "role"): {*Role},
     ("identities", "state"): {*IdentityState},
+    ("authorization_facts", "kind"): {*FactKind},
+    ("authorization_facts", "assurance"): {*STRONG},
     ("actions", "state"): {*ApprovalState},
     ("actions", "risk"): {*Risk},
     ("executions", "status"): {*ExecutionStatus},

@@ -14,21 +14,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from qinglong_edge.domain import totp
+from qinglong_edge.domain.action import Risk
 from qinglong_edge.domain.decisions import Changed
+from qinglong_edge.domain.identity import Assurance, Principal
+from qinglong_edge.ports.identities import RecoveryProof, TotpProof
 from qinglong_edge.ports.probe import no_probe
 from qinglong_edge.ports.repositories import Listing, Queue
 from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import actions, meta, migrations
 from qinglong_edge.storage.sqlite.transaction import Database
 from tests.contract.adapters import Ports, enrol, ports_of
-from tests.contract.calls import CALLS, opening
+from tests.contract.calls import CALLS, OLD_SECRET, enrolment_of, opening
 from tests.contract.story import changed, consume_of, decide_of, propose_of
-from tests.support.builders import ANA, PROJECT
-from tests.support.clock import FakeClocks
+from tests.support.builders import ANA, PROJECT, at
+from tests.support.clock import WALL_MS, FakeClocks
 from tests.support.store import CHEAP_HASH
 
 STORAGE = Path(statements.__file__).parent / "sqlite"
-FILES = ("actions", "clock", "identities", "meta", "policy")
+FILES = ("actions", "clock", "factors", "identities", "meta", "policy")
 FRAGMENTS = {"record", "identity", "session"}  # stand inside others as {name}
 NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -95,8 +99,10 @@ def on_a_copy(prepared: str, ran: list[Use], names: list[str], *, settle: bool =
             ports.approvals.page(Listing(None if queue is None else Queue(queue), None, 9))
         if settle:
             many_sessions(ports)
+            proofs(ports)
             clocks.step_wall(400 * 86_400_000)
             ports.dispatches.settle_dead_owners("owner-9")
+            ports.overview.problems()
             clocks.advance(600_000)
             ports.dispatches.settle_dead_owners("owner-9")
 
@@ -107,6 +113,20 @@ def many_sessions(ports: Ports) -> None:
     for n in range(17):
         answer = ports.identities.open_session(opening(f"more-{n}", f"{n:064x}"))
         assert isinstance(answer, Changed)
+
+
+def proofs(ports: Ports) -> None:
+    """Use a code of each kind, and decide what needs a fact."""
+    assert ports.identities is not None
+    code = totp.hotp(OLD_SECRET, WALL_MS // totp.STEP_MS)
+    recovery = enrolment_of(OLD_SECRET).code_digests[0]
+    shown: tuple[TotpProof | RecoveryProof, ...] = (TotpProof(code), RecoveryProof(recovery))
+    for n, proof in enumerate(shown):
+        event = opening(f"strong-{n}", f"{n + 100:064x}")._replace(proof=proof)
+        assert isinstance(ports.identities.open_session(event), Changed)
+    changed(ports.approvals.propose(propose_of(30, risk=Risk.HIGH)))
+    ana = Principal(ANA, Assurance.MULTI_FACTOR, "ses-1", at(0).at_ms, at(0).tick)
+    changed(ports.approvals.decide(decide_of(30, principal=ana)))
 
 
 QUEUES = (None, "pending", "approved", "due", "executing", "recovery_due", "manual_required")

@@ -91,5 +91,8 @@ class StoredTime:
 
     def settle(self, now: Now) -> None:
         """Believe the wall clock again; the only place where the mark may go down."""
-        self.mark = Mark(now.reading.wall_ms, now.epoch, now.reading.boot_ms)
+        reading = now.reading
+        if now.epoch != self.newest.epoch:
+            self.newest = Boot(now.epoch, reading.boot_id, reading.wall_ms, reading.boot_ms)
+        self.mark = Mark(reading.wall_ms, now.epoch, reading.boot_ms)
         self.sighting = None

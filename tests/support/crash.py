@@ -66,7 +66,7 @@ def init(owner: str = "ana", **changes: Any) -> Call:
 
 def login(nth: int = 0) -> Call:
     token = ANA_TOKEN if nth == 0 else f"{nth:042}A"
-    args = {"name": "ana", "password": PASSWORD}
+    args = {"name": "ana", "password": PASSWORD, "totp": None, "recovery_code": None}
     return Call("login", {**args, "session_token": token, "session_id": f"ses-{nth}"})
 
 
@@ -314,7 +314,7 @@ class Workshop:
             self._built[key] = self._build(stages)
         self._copies += 1
         directory = self._root / f"place-{self._copies}"
-        shutil.copytree(self._built[key], directory)
+        shutil.copytree(self._built[key], directory, ignore=shutil.ignore_patterns("control.sock"))
         return Place(directory, self._nursery)
 
     def home(self, *calls: Call) -> Place:

@@ -26,13 +26,15 @@ from qinglong_edge.domain.machines import ApprovalState, ControlStatus
 from qinglong_edge.domain.machines import ExecutionStatus as Status
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import BindRole, PolicyRefusal, Project, RoleBinding, Subject
-from qinglong_edge.domain.tick import Now
+from qinglong_edge.domain.tick import ClockRefusal, Now
 from qinglong_edge.ports.repositories import (
     ApprovalAnswer,
     Backlog,
     DispatchAnswer,
     Instant,
     Listing,
+    Settlement,
+    TrustClock,
 )
 from tests.support import model_store as store
 from tests.support.model_store import ModelStore, RolledBack, Tx
@@ -337,6 +339,14 @@ def _backlog(tx: Tx) -> Backlog:
     )
 
 
+class ModelClock:
+    def __init__(self, kept: ModelStore) -> None:
+        self._kept = kept
+
+    def trust(self, event: TrustClock) -> Settlement | ClockRefusal:
+        return self._kept.trust_clock(lambda tx: store.trust_clock(tx, event))
+
+
 class Model(NamedTuple):
     """Hold one session's ports on a store in memory."""
 
@@ -345,6 +355,7 @@ class Model(NamedTuple):
     recoveries: ModelRecoveries
     policy: ModelPolicy
     overview: ModelOverview
+    clock: ModelClock
 
 
 def open_model(kept: ModelStore) -> Model:
@@ -354,4 +365,5 @@ def open_model(kept: ModelStore) -> Model:
         ModelRecoveries(kept),
         ModelPolicy(kept),
         ModelOverview(kept),
+        ModelClock(kept),
     )

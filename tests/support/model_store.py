@@ -27,8 +27,13 @@ from qinglong_edge.domain.policy import (
     RoleBinding,
     Subject,
 )
-from qinglong_edge.domain.tick import Now, Trust, sighting_after
-from qinglong_edge.ports.repositories import ApprovalAnswer, DispatchAnswer
+from qinglong_edge.domain.tick import ClockRefusal, Now, Trust, refuse_word, sighting_after
+from qinglong_edge.ports.repositories import (
+    ApprovalAnswer,
+    DispatchAnswer,
+    Settlement,
+    TrustClock,
+)
 from tests.support.builders import ANA, PROJECT
 from tests.support.clock import FakeClocks, StoredTime
 
@@ -80,8 +85,22 @@ class ModelStore:
     def write(self, body: Callable[["Tx"], Result]) -> Result:
         with self._lock:
             if self.time.now().trust is Trust.SETTLED:
-                self._once(_settle, settled=True)
+                self._once(settle, settled=True)
             return self._once(body)
+
+    def trust_clock(
+        self, body: Callable[["Tx"], Settlement | ClockRefusal]
+    ) -> Settlement | ClockRefusal:
+        """Run `body`; where it refuses, nothing was stored."""
+        with self._lock:
+            now = self.time.now()
+            draft = self.state.copy()
+            answer = body(Tx(draft, now))
+            if isinstance(answer, Settlement):
+                self.state = draft
+                self.commits += 1
+                self.time.settle(now)
+            return answer
 
     def read(self, body: Callable[["Tx"], Result]) -> Result:
         with self._lock:
@@ -333,10 +352,21 @@ def bind(
     return Changed(row_or_refusal)
 
 
-def _settle(tx: Tx) -> None:
+def trust_clock(tx: Tx, event: TrustClock) -> Settlement | ClockRefusal:
+    refusal = refuse_word(tx.now)
+    if refusal is None and tx.fence(event.project_id, event.subject) != event.fence:
+        refusal = ClockRefusal.FENCE_CHANGED
+    return settle(tx) if refusal is None else refusal
+
+
+def settle(tx: Tx) -> Settlement:
+    closed = blocked = 0
     for record in tx.records():
         if record.approval.state in OPEN_APPROVALS:
             voided = record._replace(approval=approvals.void(record.approval))
             tx.state.actions[record.key] = voided
+            closed += 1
         elif record.progress is not None and record.progress.execution.status in NOT_STARTED:
             tx.move(record, rules.void(record.progress, rules.START_DEADLINE_PASSED, tx.now))
+            blocked += 1
+    return Settlement(closed, blocked, 0, tx.now)

@@ -17,14 +17,16 @@ from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.domain.identity import Assurance, PasswordHash
 from qinglong_edge.domain.policy import Role, Subject, SubjectType
 from qinglong_edge.domain.profile import Profile, local_policy
-from qinglong_edge.executor.passwords import Costs, hash_password
+from qinglong_edge.executor.passwords import Costs, Here, hash_password
 from qinglong_edge.ports.ambient import Clocks, Entropy
 from qinglong_edge.ports.identities import AddIdentity, OpenSession
 from qinglong_edge.ports.probe import Probe, no_probe
 from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import actions, clockwork
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
+from qinglong_edge.storage.sqlite.clock import SqliteClock
 from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches, SqliteRecoveries
+from qinglong_edge.storage.sqlite.factors import SqliteFactors
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.overview import SqliteOverview
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
@@ -131,8 +133,11 @@ def make_engine(
         recoveries=SqliteRecoveries(database),
         policy=SqlitePolicy(database),
         identities=SqliteIdentities(database),
+        factors=SqliteFactors(database),
+        clock=SqliteClock(database),
         overview=SqliteOverview(database),
         registry=registry or Registry(EMPTY, ()),
+        passwords=Here(entropy or CounterEntropy(), clocks),
         clocks=clocks,
         entropy=entropy or CounterEntropy(),
         probe=no_probe,

@@ -12,7 +12,7 @@ from qinglong_edge.domain.execution import Dispatch, Progress, Record
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import PolicyFence, Subject
 from qinglong_edge.domain.tick import Now
-from qinglong_edge.ports.repositories import DispatchAnswer
+from qinglong_edge.ports.repositories import DispatchAnswer, Settlement
 from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import rows
 from qinglong_edge.storage.sqlite.transaction import Tx, Value
@@ -104,18 +104,21 @@ def believable(found: list[sqlite3.Row]) -> tuple[list[Record], int]:
     return items, len(found) - len(items)
 
 
-def settle(tx: Tx, code: str) -> None:
+def settle(tx: Tx, code: str) -> Settlement:
     """Close what a reset of the clock makes unbelievable: approvals, dispatches, sessions.
 
     Rows that cannot be believed stay as they are, closed by their own damage.
     """
+    closed = blocked = 0
     for row in tx.rows(SQL["open_actions"]):
         for record in believable([row])[0]:
             move_action(tx, row["key"], record.approval, approvals.void(record.approval))
+            closed += 1
     for row in tx.rows(SQL["not_started"]):
         for record in believable([row])[0]:
             if record.progress is None:
                 raise InvariantBroken("a dispatch without an execution was believed")
             after = dispatches.void(record.progress, code, tx.now)
             move_execution(tx, row["key"], record.progress, after)
-    tx.run(SQL["void_sessions"])
+            blocked += 1
+    return Settlement(closed, blocked, tx.run(SQL["void_sessions"]), tx.now)

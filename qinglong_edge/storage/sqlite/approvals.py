@@ -5,6 +5,7 @@ from collections.abc import Callable
 from qinglong_edge.domain import action, approval
 from qinglong_edge.domain import dispatch as dispatches
 from qinglong_edge.domain.approval import ApprovalRefusal
+from qinglong_edge.domain.authorization import FactKind
 from qinglong_edge.domain.canonical import JsonObject, parse_object
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import DamagedError, RowDamagedError, UsageError
@@ -14,7 +15,7 @@ from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import PolicyFence, Subject
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.ports.repositories import ApprovalAnswer, Listing, Queue
-from qinglong_edge.storage.sqlite import actions, rows
+from qinglong_edge.storage.sqlite import actions, facts, rows
 from qinglong_edge.storage.sqlite.actions import SQL
 from qinglong_edge.storage.sqlite.transaction import Database, Tx, Value
 
@@ -134,13 +135,18 @@ def _propose(tx: Tx, event: approval.Propose) -> ApprovalAnswer:
 
 
 def _decide(tx: Tx, event: approval.Decide) -> ApprovalAnswer:
-    return _move(
+    answer = _move(
         tx,
         event.approval_request_id,
         {event.decision_id: "decision"},
         (event.decided_by, event.fence),
         rule=lambda before: approval.decide(before, event, tx.now),
     )
+    if isinstance(answer, Changed):
+        fact = approval.decision_fact(answer.after.approval, event, tx.now)
+        if fact is not None:
+            facts.add(tx, answer.after.key, FactKind.DECISION, fact)
+    return answer
 
 
 def _consume(tx: Tx, event: approval.Consume) -> ApprovalAnswer:

@@ -33,7 +33,7 @@ from qinglong_edge.ports.identities import (
 )
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.storage import statements
-from qinglong_edge.storage.sqlite import policy, rows
+from qinglong_edge.storage.sqlite import policy, proofs, rows
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
 
 SQL = statements.load("qinglong_edge.storage.sqlite", "sql/identities.sql")
@@ -57,7 +57,7 @@ class SqliteIdentities:
 
     def find(self, subject: Subject) -> Identity | None:
         """Return one identity."""
-        return self._database.read(lambda tx: _find(tx, subject))
+        return self._database.read(lambda tx: find(tx, subject))
 
     def page(self, kind: SubjectType, after: Cursor | None, limit: int) -> Page[Member]:
         """Return one page of users or agents, oldest first; a damaged row is skipped, counted."""
@@ -118,7 +118,8 @@ class SqliteIdentities:
         )
 
 
-def _find(tx: Tx, subject: Subject) -> Identity | None:
+def find(tx: Tx, subject: Subject) -> Identity | None:
+    """Return one identity as this transaction sees it; raises `DamagedError`."""
     row = tx.one(SQL["identity_of_subject"], subject=str(subject))
     return None if row is None else _identity(row)
 
@@ -132,7 +133,7 @@ def _add(tx: Tx, event: AddIdentity, bind: BindRole) -> IdentityAnswer | PolicyR
     after = rules.new_identity(
         event.subject, password=event.password, token_digest=event.token_digest, now=tx.now
     )
-    before = _find(tx, event.subject)
+    before = find(tx, event.subject)
     known = policy.replay(tx, bind)
     if isinstance(known, PolicyRefusal):
         return known
@@ -153,7 +154,7 @@ def _add(tx: Tx, event: AddIdentity, bind: BindRole) -> IdentityAnswer | PolicyR
 
 
 def _disable(tx: Tx, bind: BindRole) -> IdentityAnswer | PolicyRefusal:
-    before = _find(tx, bind.subject)
+    before = find(tx, bind.subject)
     if before is None:
         return IdentityRefusal.NOT_FOUND
     known = policy.replay(tx, bind)
@@ -171,13 +172,13 @@ def _disable(tx: Tx, bind: BindRole) -> IdentityAnswer | PolicyRefusal:
         last = decided is PolicyRefusal.LAST_OWNER
         return IdentityRefusal.LAST_OWNER if last else decided
     policy.store(tx, decided)
-    _move(tx, before, after.after)
+    move(tx, before, after.after)
     tx.run(SQL["drop_sessions_of_subject"], subject=str(bind.subject))
     return after
 
 
 def _rotate(tx: Tx, subject: Subject, token_digest: str) -> IdentityAnswer:
-    before = _find(tx, subject)
+    before = find(tx, subject)
     if before is None:
         return IdentityRefusal.NOT_FOUND
     answer = rules.rotate(before, token_digest, tx.now)
@@ -185,12 +186,12 @@ def _rotate(tx: Tx, subject: Subject, token_digest: str) -> IdentityAnswer:
         return answer
     if _of_token(tx, token_digest) is not None:
         return IdentityRefusal.TOKEN_TAKEN
-    _move(tx, before, answer.after)
+    move(tx, before, answer.after)
     return answer
 
 
 def _open_session(tx: Tx, event: OpenSession) -> SessionAnswer:
-    user = _find(tx, event.subject)
+    user = find(tx, event.subject)
     if user is None or user.password is None or user.state is not IdentityState.ACTIVE:
         return IdentityRefusal.NOT_FOUND
     if user.version != event.identity_version:
@@ -204,6 +205,10 @@ def _open_session(tx: Tx, event: OpenSession) -> SessionAnswer:
     answer = rules.new_session(asked, map(_session, taken), tx.now)
     if not isinstance(answer, Changed):
         return answer
+    if event.proof is not None:
+        refusal = proofs.use(tx, event.subject, event.proof)
+        if refusal is not None:
+            return refusal
     known = tx.rows(SQL["sessions_of_subject"], subject=str(event.subject))
     for old in rules.sessions_to_drop(map(_session, known), tx.now):
         tx.exactly_one(SQL["drop_session"], session_id=old.session_id)
@@ -220,7 +225,8 @@ def _open_session(tx: Tx, event: OpenSession) -> SessionAnswer:
     return answer
 
 
-def _move(tx: Tx, before: Identity, after: Identity) -> None:
+def move(tx: Tx, before: Identity, after: Identity) -> None:
+    """Store a change of an identity."""
     tx.exactly_one(SQL["move_identity"], expected_version=before.version, **_columns(after))
 
 

@@ -32,7 +32,7 @@ MANIFEST = (
     Migration(
         1,
         "0001_foundation.sql",
-        "83f30e2292bbf4e042779134bb0206864e86f793454682e268f98286891c24e0",
+        "a6d46eaabbf53523e4f7b69d586aaba5b5e713c2f7d28956e59b1c07d2b79e66",
     ),
 )
 

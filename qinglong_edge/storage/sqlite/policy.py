@@ -47,7 +47,7 @@ class SqlitePolicy:
         Raises `DamagedError` (`policy_damaged`) where either cannot be believed.
         """
         rules.check_subject(subject)
-        return self._database.read(lambda tx: _resolved(tx, project_id, subject)[1:])
+        return self._database.read(lambda tx: resolved(tx, project_id, subject)[1:])
 
     def bind(self, event: BindRole) -> Changed[RoleBinding] | Replayed[RoleBinding] | PolicyRefusal:
         """Append the next row of a role history; one commit."""
@@ -69,11 +69,11 @@ def replay(tx: Tx, event: BindRole) -> Replayed[RoleBinding] | PolicyRefusal | N
 
 def decide(tx: Tx, event: BindRole) -> NextBinding | PolicyRefusal:
     """Ask the rules for the next row of a role history; nothing is written."""
-    key, project, current = _resolved(tx, event.project_id, event.subject)
+    key, project, current = resolved(tx, event.project_id, event.subject)
     if project is None:
         return PolicyRefusal.PROJECT_NOT_FOUND
     if event.authority is not None:
-        _, _, own = _resolved(tx, event.project_id, event.changed_by)
+        _, _, own = resolved(tx, event.project_id, event.changed_by)
         seen = PolicyFence(project.version, None if own is None else own.version)
         if seen != event.authority.fence:
             return PolicyRefusal.FENCE_CHANGED
@@ -115,9 +115,10 @@ def _bind(tx: Tx, event: BindRole) -> Changed[RoleBinding] | Replayed[RoleBindin
     return Changed(decided.row)
 
 
-def _resolved(
+def resolved(
     tx: Tx, project_id: str, subject: Subject
 ) -> tuple[int, Project | None, RoleBinding | None]:
+    """Return the project with its key, and the subject's newest binding, in this transaction."""
     row = tx.one(SQL["resolve"], project_id=project_id, subject=str(subject))
     if row is None:
         return 0, None, None

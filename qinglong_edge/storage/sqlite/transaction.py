@@ -77,7 +77,7 @@ class Tx:
 class Settle(Protocol):
     """Close what a reset of the clock makes unbelievable; called inside its own transaction."""
 
-    def __call__(self, tx: Tx, code: str, /) -> None:
+    def __call__(self, tx: Tx, code: str, /) -> object:
         """Void open approvals, not-started dispatches and sessions."""
         ...
 
@@ -115,13 +115,7 @@ class Database:
         Raises `UnavailableError` when nothing was stored, `CommitUnknownError` when that could not
         be told even after repeats. An exception of `body` rolls back and goes on up.
         """
-        with self._mutex:
-            for _ in range(COMMIT_TRIES_MAX - 1):
-                try:
-                    return self._settled_write(step, body)
-                except CommitUnknownError:
-                    continue
-            return self._settled_write(step, body)
+        return self._repeated(lambda: self._settled_write(step, body))
 
     def read(self, body: Callable[[Tx], Result]) -> Result:
         """Run `body` in one read snapshot; it must not write."""
@@ -142,6 +136,22 @@ class Database:
         with self._mutex, translating():
             return clockwork.read(self.connection, self._clocks).waits
 
+    def trust_clock(self, body: Callable[[Tx], Result]) -> Result:
+        """Run `body` in the transaction that sets the mark to the wall, wherever the mark was.
+
+        Raises as `write` does; an exception of `body` leaves the mark where it is.
+        """
+        return self._repeated(lambda: self._write_once(Step.SETTLE_CLOCK, body))
+
+    def _repeated(self, once: Callable[[], Result]) -> Result:
+        with self._mutex:
+            for _ in range(COMMIT_TRIES_MAX - 1):
+                try:
+                    return once()
+                except CommitUnknownError:
+                    continue
+            return once()
+
     def _settled_write(self, step: Step, body: Callable[[Tx], Result]) -> Result:
         if self.settle is not None and self._trust() is Trust.SETTLED:
             settle = self.settle
@@ -159,9 +169,10 @@ class Database:
                 face = clockwork.read(self.connection, self._clocks)
                 before = self.connection.total_changes
                 result = body(Tx(self.connection, face.now))
-                if self.connection.total_changes == before and not face.waits:
+                settled = step is Step.SETTLE_CLOCK
+                if self.connection.total_changes == before and not (face.waits or settled):
                     return result
-                clockwork.store(self.connection, face, settled=step is Step.SETTLE_CLOCK)
+                clockwork.store(self.connection, face, settled=settled)
                 self._probe(CrashPoint(Moment.BEFORE, step))
                 self._still_there()
                 self._commit()

@@ -5,7 +5,7 @@ import sqlite3
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.policy import SubjectType
-from qinglong_edge.storage.sqlite import meta, migrations
+from qinglong_edge.storage.sqlite import facts, meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
@@ -15,14 +15,14 @@ _PAGE = 64
 
 
 def problems(database: Database) -> list[Json]:
-    """Return at most 100 problems: of file, references, actions, plans, identities, history."""
+    """Return at most 100 problems of file, references, actions, plans, facts, users, history."""
     found: list[Json] = [*database.read(_file_problems)]
     approvals = SqliteApprovals(database)
     after = 0
     while len(found) < PROBLEMS_MAX:
         page = database.read(lambda tx, after=after: _page(tx, after))  # type: ignore[misc]
         for row in page:
-            problem = _action_problem(approvals, row)
+            problem = _action_problem(database, approvals, row)
             if problem is not None:
                 found.append({"row": row["key"], "problem": problem})
         if len(page) < _PAGE:
@@ -67,7 +67,7 @@ def _file_problems(tx: Tx) -> list[JsonObject]:
     return unsound + dangling
 
 
-def _action_problem(approvals: SqliteApprovals, row: sqlite3.Row) -> str | None:
+def _action_problem(database: Database, approvals: SqliteApprovals, row: sqlite3.Row) -> str | None:
     if row["plan"] is None:
         return "plan_missing"
     try:
@@ -75,6 +75,7 @@ def _action_problem(approvals: SqliteApprovals, row: sqlite3.Row) -> str | None:
         if record is None or record.approval.approval_request_id != row["id"]:
             return "id_missing"
         approvals.plan(row["id"])
+        database.read(lambda tx: facts.of_decision(tx, record))
     except DamagedError as error:
         return error.code
     return None

@@ -33,6 +33,7 @@ PLAIN: list[tuple[str, str, dict[str, Any]]] = [
     ("verify", "verify", {}),
     ("status", "status", {}),
     ("cycle", "cycle", {}),
+    ("clock trust", "clock.trust", {}),
     ("demo", "demo", {}),
     ("logout", "logout", {}),
     ("handler list", "handler.list", {}),
@@ -78,6 +79,7 @@ DRAWING: list[tuple[str, str, dict[str, Any], set[str]]] = [
         {"mutation_id", "token"},
     ),
     ("agent rotate bot", "agent.rotate", {"name": "bot"}, {"token"}),
+    ("user totp bob", "user.totp", {"name": "bob"}, {"seed"}),
     ("agent disable bot", "agent.disable", {"name": "bot"}, {"mutation_id"}),
     (
         "role bind agent:bot viewer",
@@ -125,7 +127,7 @@ def test_what_was_left_out_is_drawn(
     assert (request.command, found) == (command, args)
     assert len(set(ids.values())) == len(ids)
     for key, text in ids.items():
-        assert len(text) == (43 if key == "token" else 36)
+        assert len(text) == (43 if key in {"token", "seed"} else 36)
 
 
 def test_a_token_is_base64url_without_padding() -> None:
@@ -137,7 +139,8 @@ def test_login_draws_its_session_and_takes_the_password_from_stdin() -> None:
     args = dict(read("login", "ana", "--password-file", "-", stdin=b"secret\n").args)
     assert len(str(args.pop("session_token"))) == 43
     assert len(str(args.pop("session_id"))) == 36
-    assert args == {"name": "ana", "password": "secret"}
+    factors = {"totp": None, "recovery_code": None}
+    assert args == {"name": "ana", "password": "secret", **factors}
 
 
 def test_propose_reads_the_plan_and_has_defaults(tmp_path: Path) -> None:

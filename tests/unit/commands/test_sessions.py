@@ -28,6 +28,8 @@ from tests.support.store import (
 LOGIN = {
     "name": "ana",
     "password": PASSWORD,
+    "totp": None,
+    "recovery_code": None,
     "session_token": token("mine"),
     "session_id": "ses-1",
 }

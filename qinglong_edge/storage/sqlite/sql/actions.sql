@@ -81,6 +81,19 @@ UPDATE actions SET version = :version, state = :state, decision_id = :decision_i
   cancel_id = :cancel_id, cancelled_by = :cancelled_by, cancelled_at_ms = :cancelled_at_ms
 WHERE key = :key AND version = :expected_version AND state = :expected_state
 
+-- name: add_fact
+-- The authorization fact of a decision, in the decision's commit.
+INSERT INTO authorization_facts (action, kind, mutation_id, authorized_by, authentication_id,
+  assurance, authenticated_at_ms, project_version, binding_version, authorized_at_ms, fact_digest)
+VALUES (:action, :kind, :mutation_id, :authorized_by, :authentication_id, :assurance,
+  :authenticated_at_ms, :project_version, :binding_version, :authorized_at_ms, :fact_digest)
+
+-- name: fact_of_action
+-- The authorization fact of an action's decision.
+SELECT mutation_id, authorized_by, authentication_id, assurance, authenticated_at_ms,
+  project_version, binding_version, authorized_at_ms, fact_digest
+FROM authorization_facts WHERE action = :action AND kind = :kind
+
 -- name: add_execution
 -- The execution that the consume commit creates.
 INSERT INTO executions (action, status, version, attempt_count, max_attempts, eligible_tick,

@@ -95,6 +95,30 @@ CREATE TABLE sessions (
   expires_at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- The secret of a second factor is shared with the user's authenticator, so it stands here itself.
+CREATE TABLE totp_keys (
+  subject TEXT PRIMARY KEY REFERENCES identities (subject) CHECK (subject GLOB 'user:?*'),
+  secret BLOB NOT NULL CHECK (length(secret) = 20),
+  last_step INTEGER NOT NULL CHECK (last_step >= 0),
+  enrolled_at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE recovery_codes (
+  subject TEXT NOT NULL REFERENCES identities (subject) CHECK (subject GLOB 'user:?*'),
+  digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32),
+  used_at_ms INTEGER,
+  PRIMARY KEY (subject, digest)
+) STRICT, WITHOUT ROWID;
+
+-- What the owner of the state did without a session: a user's new password.
+CREATE TABLE identity_resets (
+  reset_id TEXT PRIMARY KEY CHECK (length(reset_id) BETWEEN 1 AND 64),
+  subject TEXT NOT NULL REFERENCES identities (subject) CHECK (subject GLOB 'user:?*'),
+  version INTEGER NOT NULL CHECK (version BETWEEN 2 AND 2147483647),
+  at_ms INTEGER NOT NULL,
+  UNIQUE (subject, version)
+) STRICT, WITHOUT ROWID;
+
 -- Every id that a client may draw, in one tree: unique across kinds, found by one lookup.
 CREATE TABLE ids (
   id TEXT PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
@@ -280,6 +304,23 @@ CREATE TABLE plans (
   preview BLOB NOT NULL CHECK (length(preview) BETWEEN 2 AND 40960)
 ) STRICT;
 
+-- Who proved what for an approval of high or critical risk; no token, no code.
+CREATE TABLE authorization_facts (
+  action INTEGER NOT NULL REFERENCES actions (key),
+  kind TEXT NOT NULL CHECK (kind IN ('decision')),
+  mutation_id TEXT NOT NULL CHECK (length(mutation_id) BETWEEN 1 AND 64),
+  authorized_by TEXT NOT NULL CHECK (authorized_by GLOB 'user:?*'),
+  authentication_id TEXT NOT NULL CHECK (length(authentication_id) BETWEEN 1 AND 128),
+  assurance TEXT NOT NULL
+    CHECK (assurance IN ('multi_factor', 'hardware', 'local_console')),
+  authenticated_at_ms INTEGER NOT NULL,
+  project_version INTEGER NOT NULL CHECK (project_version BETWEEN 1 AND 2147483647),
+  binding_version INTEGER NOT NULL CHECK (binding_version BETWEEN 1 AND 2147483647),
+  authorized_at_ms INTEGER NOT NULL,
+  fact_digest BLOB NOT NULL CHECK (length(fact_digest) = 32),
+  PRIMARY KEY (action, kind)
+) STRICT, WITHOUT ROWID;
+
 -- Deleting is possible only while this one row stands, inside the transaction that prunes.
 CREATE TABLE prune_permit (one INTEGER PRIMARY KEY CHECK (one = 1)) STRICT;
 
@@ -340,6 +381,20 @@ BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER ids_are_immutable BEFORE UPDATE ON ids
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 
+CREATE TRIGGER authorization_facts_are_immutable BEFORE UPDATE ON authorization_facts
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER identity_resets_are_immutable BEFORE UPDATE ON identity_resets
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+
+CREATE TRIGGER totp_steps_only_rise BEFORE UPDATE ON totp_keys
+WHEN NEW.last_step <= OLD.last_step OR NEW.subject <> OLD.subject OR NEW.secret <> OLD.secret
+  OR NEW.enrolled_at_ms <> OLD.enrolled_at_ms
+BEGIN SELECT RAISE(ABORT, 'no such transition'); END;
+CREATE TRIGGER recovery_codes_are_used_once BEFORE UPDATE ON recovery_codes
+WHEN OLD.used_at_ms IS NOT NULL OR NEW.used_at_ms IS NULL
+  OR NEW.subject <> OLD.subject OR NEW.digest <> OLD.digest
+BEGIN SELECT RAISE(ABORT, 'no such transition'); END;
+
 -- INSERT OR REPLACE would delete without asking the triggers below.
 CREATE TRIGGER plans_are_not_replaced BEFORE INSERT ON plans
 WHEN EXISTS (SELECT 1 FROM plans WHERE action = NEW.action)
@@ -352,6 +407,14 @@ WHEN EXISTS (SELECT 1 FROM role_bindings WHERE project = NEW.project
   AND ((subject = NEW.subject AND version = NEW.version) OR mutation_id = NEW.mutation_id))
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 
+CREATE TRIGGER authorization_facts_are_not_replaced BEFORE INSERT ON authorization_facts
+WHEN EXISTS (SELECT 1 FROM authorization_facts WHERE action = NEW.action AND kind = NEW.kind)
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER identity_resets_are_not_replaced BEFORE INSERT ON identity_resets
+WHEN EXISTS (SELECT 1 FROM identity_resets WHERE reset_id = NEW.reset_id
+  OR (subject = NEW.subject AND version = NEW.version))
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+
 CREATE TRIGGER actions_stay BEFORE DELETE ON actions
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
 CREATE TRIGGER executions_stay BEFORE DELETE ON executions
@@ -360,5 +423,9 @@ CREATE TRIGGER plans_stay BEFORE DELETE ON plans
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
 CREATE TRIGGER ids_stay BEFORE DELETE ON ids
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER authorization_facts_stay BEFORE DELETE ON authorization_facts
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER identity_resets_stay BEFORE DELETE ON identity_resets
+BEGIN SELECT RAISE(ABORT, 'no permit'); END;
 CREATE TRIGGER role_bindings_stay BEFORE DELETE ON role_bindings
 BEGIN SELECT RAISE(ABORT, 'no permit'); END;
