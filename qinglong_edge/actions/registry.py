@@ -31,6 +31,10 @@ class Registry:
                 raise InvariantBroken(f"two handlers of one type, or of none: {name}")
             self._carried[name] = handler
 
+    def with_manifest(self, manifest: Manifest) -> "Registry":
+        """Return the same handlers behind another manifest."""
+        return Registry(manifest, self._carried.values())
+
     def find(self, action_type: str) -> ActionHandler | None:
         """Return the handler of an enabled type, or None."""
         if self.reach(action_type) is not Reach.ENABLED:

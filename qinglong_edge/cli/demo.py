@@ -9,20 +9,16 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from types import FrameType
 
-import qinglong_edge
 from qinglong_edge.commands.engine import Answer
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import InvariantBroken, UnavailableError
+from qinglong_edge.executor import program
 from qinglong_edge.ports.ambient import Entropy
 
-_START = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1));from qinglong_edge.cli.main import run; run()"
-)
 _WAIT_S = 20.0
 _POLL_S = 0.02
 _LONG = "echo run >> {marks}; echo $$ > {pid}; exec sleep 60"
@@ -133,10 +129,8 @@ class Story:
 
     def _command(self, words: tuple[str, ...], *, agent: bool) -> list[str]:
         """Start the same interpreter on the same program, archive or tree."""
-        root = os.path.dirname(os.path.dirname(os.path.abspath(qinglong_edge.__file__)))
         who = ["--token-file", self._at("token")] if agent else []
-        program = [sys.executable, "-I", "-S", "-B", "-c", _START, root]
-        return [*program, "--json", "--state", self._state, *who, *words]
+        return [*program.command("cli.main", "run"), "--json", "--state", self._state, *who, *words]
 
     def _env(self) -> dict[str, str]:
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}

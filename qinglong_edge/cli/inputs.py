@@ -50,6 +50,10 @@ class Source:
             raise UsageError("password_mismatch", "the two passwords differ")
         return _secret(given, "password")
 
+    def recovery_code(self, path: str) -> str:
+        """Return the recovery code that a file, or stdin, holds."""
+        return self._secret_text(path, "recovery code file")
+
     def _secret_text(self, path: str, what: str) -> str:
         most = limits.PASSWORD_BYTES_MAX + len("\r\n")
         return without_newline(self.text(path, what=what, most=most))

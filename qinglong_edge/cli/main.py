@@ -88,7 +88,9 @@ def _answer(request: Request, surroundings: Surroundings, *, carry: Carry | None
     from qinglong_edge.cli import session_file  # noqa: PLC0415  # two commands write it
 
     environ = surroundings.environ
-    state_dir = session_file.state_path(request.options, environ)  # before root becomes its owner
+    state_dir = ""  # a socket that was named touches none
+    if request.options.socket is None:
+        state_dir = session_file.state_path(request.options, environ)  # as root, if it is root
     path = session_file.session_path(request.options, environ, state_dir)
     answer = carry(request, surroundings)
     if request.command == "logout":

@@ -11,7 +11,17 @@ from typing import NamedTuple, NoReturn
 
 from qinglong_edge.cli.inputs import STDIN, Source
 from qinglong_edge.cli.request import Options, Request, Surroundings
-from qinglong_edge.cli.table import FROM, GLOBALS, PASSWORD, PLAN, ROWS, Draw, Parameter, Row
+from qinglong_edge.cli.table import (
+    FROM,
+    GLOBALS,
+    PASSWORD,
+    PLAN,
+    RECOVERY,
+    ROWS,
+    Draw,
+    Parameter,
+    Row,
+)
 from qinglong_edge.cli.text import plain
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.canonical import Fields, Json, parse_object
@@ -229,7 +239,9 @@ def _complete(values: Values, name: str, *, source: Source) -> Values:
         path = str(values[PLAN])
         values[PLAN] = source.text(path, what="plan", most=limits.PLAN_BYTES_MAX)
     elif PASSWORD in values:
-        _read_password(values, source, new=name == "user add")
+        if values.get(RECOVERY) is not None:
+            values[RECOVERY] = source.recovery_code(str(values[RECOVERY]))
+        _read_password(values, source, new=name in {"user add", "user reset"})
     return values
 
 

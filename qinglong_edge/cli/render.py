@@ -278,6 +278,15 @@ def _view_logs(body: JsonObject) -> Iterator[str]:
     yield from _members(rest, Look())
 
 
+def _view_totp(body: JsonObject) -> Iterator[str]:
+    """Show what goes into an authenticator, then what goes onto paper."""
+    yield plain(str(body.get("otpauth_uri", "")))
+    codes = body.get("recovery_codes")
+    if isinstance(codes, Sequence) and not isinstance(codes, str):
+        yield "recovery codes, each for one login:"
+        yield from (f"{_INDENT}{plain(str(code))}" for code in codes)
+
+
 def _view_verify(body: JsonObject) -> Iterator[str]:
     if body.get("ok") is True:
         yield "ok: everything that is stored can be believed"
@@ -322,6 +331,10 @@ def _next_steps(command: str, body: JsonObject) -> Iterator[str]:
         yield f"next: {PROGRAM} cycle carries it out, {PROGRAM} action show {request} tells how"
     elif command == "recovery.show" and isinstance(dispatch, Mapping):
         yield f"what it wrote: {PROGRAM} action logs {_shown('', dispatch.get('dispatch_id'))}"
+    elif command == "user.totp":
+        yield "shown this once: add the line to an authenticator, write the codes down"
+    elif command == "clock.trust" and body.get("settled") is True:
+        yield f"every session has ended; next: {PROGRAM} login NAME"
     elif command in {"agent.add", "agent.rotate"}:
         yield "the token is shown this once: keep it in a file that only the agent may read"
 
@@ -342,5 +355,6 @@ _VIEWS: dict[str, Callable[[JsonObject], Iterator[str]]] = {
     "status": _view_status,
     "cycle": _view_cycle,
     "demo": _view_demo,
+    "user.totp": _view_totp,
     "verify": _view_verify,
 }

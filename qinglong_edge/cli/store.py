@@ -18,11 +18,14 @@ from qinglong_edge.domain import limits
 from qinglong_edge.domain.errors import DamagedError, RefusedError, UnavailableError
 from qinglong_edge.domain.profile import Profile, local_policy
 from qinglong_edge.executor.logs import ActionLogs, log_name, read_log
+from qinglong_edge.executor.passwords import Here
 from qinglong_edge.storage import filesystem
 from qinglong_edge.storage.sqlite import actions, database, epoch_file, meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
+from qinglong_edge.storage.sqlite.clock import SqliteClock
 from qinglong_edge.storage.sqlite.database import Kind
 from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches, SqliteRecoveries
+from qinglong_edge.storage.sqlite.factors import SqliteFactors
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.meta import Meta
 from qinglong_edge.storage.sqlite.overview import SqliteOverview
@@ -39,14 +42,21 @@ _WAL_MARK = 2
 class StateOwner:
     """Own one state directory until the process ends or `close` is called."""
 
-    def __init__(self, state_dir: str, surroundings: Surroundings) -> None:
-        """Take the owner lock; raises `UnavailableError` (`state_busy`) after five seconds."""
+    def __init__(
+        self, state_dir: str, surroundings: Surroundings, *, wait_ms: int = limits.OWNER_WAIT_MS
+    ) -> None:
+        """Take the owner lock; raises `UnavailableError` (`state_busy`) after `wait_ms`."""
         self._state_dir = state_dir
         self._around = surroundings
         self._path = os.path.join(state_dir, database.DATABASE)
-        self._lock = OwnerLock.acquire(state_dir, clocks=surroundings.clocks)
+        self._lock = OwnerLock.acquire(state_dir, wait_ms=wait_ms, clocks=surroundings.clocks)
         self._opened: database.Opened | None = None
         self.database: Database | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Return the descriptor that holds the lock, for the record of a listening owner."""
+        return self._lock.descriptor
 
     def look(self) -> Engine:
         """Open for reading; writes nothing unless a log lies there, which the close folds in."""
@@ -133,8 +143,11 @@ class StateOwner:
             SqliteRecoveries(opened),
             SqlitePolicy(opened),
             SqliteIdentities(opened),
+            SqliteFactors(opened),
+            SqliteClock(opened),
             SqliteOverview(opened),
             Registry(read_manifest(self._state_dir), handlers),
+            Here(around.entropy, around.clocks),
             around.clocks,
             around.entropy,
             around.probe,

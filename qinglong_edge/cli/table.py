@@ -127,6 +127,13 @@ def read_limit(text: str, field: str) -> int:
     return ids.check_int(number, field, least=1, most=most)
 
 
+def read_code(text: str, field: str) -> str:
+    """Return a time-based code."""
+    from qinglong_edge.domain.totp import check_code  # noqa: PLC0415  # see above
+
+    return check_code(text, field)
+
+
 def one_of(words: tuple[str, ...]) -> Callable[[str, str], str]:
     """Return a reader of a few words."""
 
@@ -164,6 +171,7 @@ GLOBALS = (
 )
 
 PASSWORD = "password"  # noqa: S105  # a key, not a secret
+RECOVERY = "recovery_code"
 PLAN = "plan"
 FROM = "from"
 
@@ -202,13 +210,26 @@ ROWS: dict[str, Row] = {
     "verify": Row("check database, receipts and digests"),
     "status": Row("tell what waits, what runs and what needs a person"),
     "cycle": Row("recover and dispatch once"),
+    "serve": Row(
+        "own the state, listen on a socket, and run cycles until a signal",
+        (Parameter("--socket-group", "socket_group", read_ident, "who may connect", value="G"),),
+    ),
     "demo": Row("play the whole story in a temporary directory"),
     "login": Row(
         "open a session for a user",
-        (_NAME, _PASSWORD),
+        (
+            _NAME,
+            _PASSWORD,
+            Parameter("--totp", "totp", read_code, "the six digits of now", value="CODE"),
+            Parameter(
+                "--recovery-code", RECOVERY, read_path,
+                "instead: a file that holds a recovery code, - for stdin", value="FILE",
+            ),
+        ),
         (("session_token", Draw.TOKEN), ("session_id", Draw.ID)),
     ),
     "logout": Row("end the session and remove its file"),
+    "clock trust": Row("believe the clock at once; what is open, not started or logged in ends"),
     "profile show": Row(
         "print a profile's resource policy",
         (Parameter("NAME", "name", read_profile, "edge or standalone", required=True),),
@@ -308,6 +329,13 @@ ROWS: dict[str, Row] = {
     "user add": Row("add a user", (_NAME, _ROLE, _PASSWORD), _MUTATION),
     "user list": Row("list users", _PAGE),
     "user disable": Row("disable a user and end their sessions", (_NAME,), _MUTATION),
+    "user totp": Row(
+        "give a user a second factor and print it once", (_NAME,), (("seed", Draw.TOKEN),)
+    ),
+    "user reset": Row(
+        "give a user a new password, as the owner of the state", (_NAME, _PASSWORD),
+        (("reset_id", Draw.ID),),
+    ),
     "agent add": Row(
         "add an agent and print its token once", (_NAME, _ROLE), (*_MUTATION, ("token", Draw.TOKEN))
     ),

@@ -19,7 +19,7 @@ exit: 0 done, 2 usage, 3 refused, 4 unavailable, 5 damaged, 10 converging, 20 a 
 70 a bug"""
 
 _HINTS = {
-    "clock_untrusted": "set the clock, or wait ten minutes until it is believed again",
+    "clock_untrusted": f"set the clock, wait ten minutes, or believe it: {PROGRAM} clock trust",
     "handler_not_available": f"{PROGRAM} handler list shows what this build carries",
     "handler_not_enabled": "list the type in STATE/manifest.json; docs/operations.md shows how",
     "migration_required": f"{PROGRAM} migrate brings the state to this program's schema",
@@ -30,7 +30,7 @@ _HINTS = {
     "repeats_required": "name that dispatch with --repeats, and a risk of high or critical",
     "state_busy": "try again when the other command has ended",
     "state_volatile": "choose a directory on flash or disk, or say --volatile to init",
-    "strong_authentication_required": "this release has no second factor yet; reject or cancel it",
+    "strong_authentication_required": "log in again with --totp or --recovery-code",
     "too_many_pending": f"{PROGRAM} action list --state pending shows what waits for a decision",
 }
 

@@ -4,26 +4,32 @@ Commands without a state are answered at once; `init` and
 `migrate` own the state in their own way; everything else goes through the one table of commands.
 """
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 
 from qinglong_edge.cli import session_file
 from qinglong_edge.cli.request import Request, Surroundings
 from qinglong_edge.cli.store import StateOwner
 from qinglong_edge.commands import cycle, setup, status
+from qinglong_edge.commands.authority import require_or_owner
 from qinglong_edge.commands.engine import Answer, Caller
 from qinglong_edge.commands.table import TABLE, Access
+from qinglong_edge.control import client, owner_record, protocol
+from qinglong_edge.domain import limits
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import InvariantBroken, UnavailableError, UsageError
+from qinglong_edge.domain.errors import RefusedError, UnavailableError, UsageError
+from qinglong_edge.runtime.event_log import EventLog
 from qinglong_edge.storage.sqlite import custody
 
 _SETTLED = frozenset({"succeeded", "failed", "blocked", "rejected", "cancelled", "expired"})
 _PERSON = frozenset({"pending", "approved", "recovery_required", "manual_required"})
 _MACHINE = frozenset({"status", "cycle", "verify", "migrate"})
+_SESSIONLESS = frozenset({"login", "user.reset"})
+_OWN_STATE = frozenset({"init", "migrate", "demo", "serve", "user.reset"})
+_GOING = frozenset({"owner_unreachable", "owner_stopping"})
 _WAIT_S = 0.2
+_TRY_MS = 100  # for the lock, between two looks for an owner that listens
+_ANSWER_MS = 60_000  # a verify of a large store is the longest
 _open: list[StateOwner] = []
 
 
@@ -37,21 +43,23 @@ def carry(request: Request, surroundings: Surroundings) -> Answer:
         root = surroundings.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - a name of its own below
         return demo(root, surroundings.entropy)
     options = request.options
-    if options.socket is not None:
-        raise UnavailableError("owner_unreachable", "nobody listens on that socket")
+    shown = (None, None) if request.command in _SESSIONLESS else _explicit(request)
+    if options.socket is not None and request.command != "serve":
+        return _through(options.socket, request, surroundings, shown)
     state_dir = session_file.state_path(options, surroundings.environ)
     if request.command == "init":
         around = surroundings
         make = setup.Initialiser(state_dir, around.clocks, around.entropy, around.probe)
         return make.run(request.args)
-    shown = (None, None) if request.command == "login" else _explicit(request)
     custody.become_owner(state_dir)
     caller = _caller(request, surroundings, state_dir, shown)
+    if request.command == "serve":
+        return _serve(state_dir, request, surroundings, caller)
     if request.command == "action.wait":
-        return _wait(state_dir, surroundings, caller, request.args)
-    return _owned(
-        state_dir, surroundings, lambda owner: _answer(owner, request, surroundings, caller)
-    )
+        return _wait(
+            request, surroundings, lambda asked: _reach(state_dir, asked, surroundings, caller)
+        )
+    return _reach(state_dir, request, surroundings, caller)
 
 
 def close_left_open() -> None:
@@ -60,22 +68,63 @@ def close_left_open() -> None:
         _open.pop().close()
 
 
-def _owned(
-    state_dir: str, surroundings: Surroundings, work: Callable[[StateOwner], Answer | None]
+def _through(
+    path: str, request: Request, surroundings: Surroundings, shown: tuple[str | None, str | None]
 ) -> Answer:
-    """Run `work` as the owner of the state, and close unless it wrote."""
+    """Answer over a socket that was named; no state directory is touched."""
+    if request.command in _OWN_STATE:
+        raise UsageError("usage", f"{request.command} never goes through a socket")
+    caller = _caller(request, surroundings, "", shown)
+    if request.command == "action.wait":
+        return _wait(request, surroundings, lambda asked: _ask(path, asked, surroundings, caller))
+    return _ask(path, request, surroundings, caller)
+
+
+def _ask(path: str, request: Request, surroundings: Surroundings, caller: Caller) -> Answer:
+    asked = protocol.Request(
+        request.command, request.args, caller.session_token, caller.agent_token
+    )
+    deadline_ms = None if request.command == "cycle" else _ANSWER_MS
+    while True:
+        try:
+            return client.ask(path, asked, deadline_ms=deadline_ms, clocks=surroundings.clocks)
+        except UnavailableError as error:
+            wait_ms = error.details.get("wait_ms")
+            if error.code != "login_delayed" or not isinstance(wait_ms, int):
+                raise
+            time.sleep(wait_ms / 1000)  # the owner waits for nobody: whoever failed does
+
+
+def _reach(state_dir: str, request: Request, surroundings: Surroundings, caller: Caller) -> Answer:
+    """Ask the owner that listens, or own the state for the moment; whichever is possible first.
+
+    An owner that begins or ends to listen meanwhile is no failure: its record is read again, and
+    the same line with the same ids goes the other way.
+    """
+    clocks = surroundings.clocks
+    end_ms = clocks.monotonic_ms() + limits.OWNER_WAIT_MS
+    while True:
+        record = None
+        if request.command not in _OWN_STATE:
+            record = owner_record.read(state_dir, clocks)
+        if record is not None:
+            try:
+                return _ask(record.socket, request, surroundings, caller)
+            except UnavailableError as error:
+                if error.code not in _GOING or clocks.monotonic_ms() >= end_ms:
+                    raise
+        try:
+            return _owned(state_dir, request, surroundings, caller)
+        except UnavailableError as error:
+            if error.code != "state_busy" or clocks.monotonic_ms() >= end_ms:
+                raise
+
+
+def _owned(state_dir: str, request: Request, surroundings: Surroundings, caller: Caller) -> Answer:
+    """Answer as the owner of the state, and close unless something was written."""
     close_left_open()
-    owner = StateOwner(state_dir, surroundings)
+    owner = StateOwner(state_dir, surroundings, wait_ms=_TRY_MS)
     _open.append(owner)
-    answer = work(owner)
-    if answer is None:
-        raise InvariantBroken("a command gave no answer")
-    return answer
-
-
-def _answer(
-    owner: StateOwner, request: Request, surroundings: Surroundings, caller: Caller
-) -> Answer:
     if request.command == "migrate":
         answer = setup.migrate(owner.migrating(), surroundings.probe)
         close_left_open()
@@ -91,34 +140,55 @@ def _answer(
 
 
 def _cycle(owner: StateOwner, caller: Caller, args: JsonObject) -> Answer:
-    """Look first: a cycle with nothing to do writes nothing."""
+    """Look first: a cycle with nothing to do writes nothing, and listens nowhere."""
     answer = cycle.idle(owner.look(), caller, args)
     if answer is not None:
         close_left_open()
         return answer
+    from qinglong_edge.cli.daemon import one_cycle  # noqa: PLC0415 - only where there is work
+
     try:
-        with _stopping() as stopping:
-            return cycle.cycle(owner.write(), caller, args, stopping)
+        return one_cycle(owner, owner.write())
     except UnavailableError:
         close_left_open()  # folds the log in while it can: it may have lost its name
         raise
 
 
-def _wait(state_dir: str, surroundings: Surroundings, caller: Caller, args: JsonObject) -> Answer:
-    """Look again and again, owning the state only for each look, until the action has ended.
+def _serve(state_dir: str, request: Request, surroundings: Surroundings, caller: Caller) -> Answer:
+    """Own the state until a signal; a drained one folds its log in."""
+    from qinglong_edge.cli.daemon import serve  # noqa: PLC0415 - only the daemon pays for it
+
+    close_left_open()
+    try:
+        owner = StateOwner(state_dir, surroundings)
+    except UnavailableError as error:
+        if error.code == "state_busy" and owner_record.read(state_dir, surroundings.clocks):
+            raise RefusedError("already_owned", "another process serves this state") from error
+        raise
+    _open.append(owner)
+    engine = owner.write()
+    require_or_owner(engine, caller, "project.manage")
+    log = EventLog(surroundings.streams.stderr, surroundings.clocks, as_json=request.options.json)
+    answer = serve(owner, engine, log, {**request.args, "socket": request.options.socket})
+    close_left_open()
+    return answer
+
+
+def _wait(
+    request: Request, surroundings: Surroundings, show: Callable[[Request], Answer]
+) -> Answer:
+    """Look again and again until the action has ended; no owner holds anything meanwhile.
 
     While another command owns the state (it may be the one that runs the action) the wait goes on.
     """
-    left_ms = args["timeout_ms"]
+    left_ms = request.args["timeout_ms"]
     clocks = surroundings.clocks
     end_ms = clocks.monotonic_ms() + (left_ms if isinstance(left_ms, int) else 0)
-    asked = {"id": args["id"]}
-    show = TABLE["action.show"].run
+    asked = request._replace(command="action.show", args={"id": request.args["id"]})
     seen: Answer | None = None
     while True:
         try:
-            seen = _owned(state_dir, surroundings, lambda owner: show(owner.look(), caller, asked))
-            close_left_open()
+            seen = show(asked)
         except UnavailableError as error:
             if error.code != "state_busy" or clocks.monotonic_ms() >= end_ms:
                 raise
@@ -152,26 +222,7 @@ def _caller(
 ) -> Caller:
     """Gather what the caller shows; a forgotten session file never stops the owner's own timer."""
     session, token = shown
-    if session is None and token is None and request.command not in _MACHINE | {"login"}:
+    if session is None and token is None and request.command not in _MACHINE | _SESSIONLESS:
         path = session_file.session_path(request.options, surroundings.environ, state_dir)
         session = session_file.read_session(path)
     return Caller(session, token, is_state_owner=True)
-
-
-@contextmanager
-def _stopping() -> Iterator[Callable[[], bool]]:
-    """Turn the signals that end us into a flag: an action that runs is never abandoned by us."""
-    seen: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = [signal.signal(number, note) for number in signals]
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-    if signal.SIGINT in seen:
-        raise KeyboardInterrupt

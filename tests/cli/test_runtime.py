@@ -200,10 +200,9 @@ def test_verify_and_lists_count_an_identity_that_cannot_be_believed(ready: Edge)
 
 
 @pytest.mark.adr("0004", "1")
-def test_a_second_command_waits_for_the_owner_and_then_gives_up(ready: Edge) -> None:
+def test_what_never_goes_through_a_socket_waits_for_the_owner_and_gives_up(ready: Edge) -> None:
     pid = ready.home / "pid"
-    approved(ready, "slow", "/bin/sh", "-c", f"echo $$ > {pid}; sleep 1")
-    approved(ready, "slower", "/bin/sh", "-c", "sleep 6")
+    approved(ready, "slow", "/bin/sh", "-c", f"echo $$ > {pid}; sleep 7")
     with subprocess.Popen(
         ready.command("--json", "cycle"),
         stdout=subprocess.DEVNULL,
@@ -211,8 +210,9 @@ def test_a_second_command_waits_for_the_owner_and_then_gives_up(ready: Edge) -> 
         cwd=ready.home,
     ) as runtime:
         until(pid)
-        error = ready.fails("status", expect=4)
+        error = ready.fails("migrate", expect=4)
         assert (error["code"], error["retryable"]) == ("state_busy", True)
+        assert ready.run("status", expect=10)["backlog"]["executing"] == 1
         assert runtime.wait(timeout=30) == 0
     assert ready.run("status")["health"] == "ok"
 

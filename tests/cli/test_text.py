@@ -25,7 +25,7 @@ def test_a_command_answers_in_text_and_in_json(ready: Edge, command: str) -> Non
         assert out.strip() or command == "action logs"
         assert '{"' not in out
     else:
-        assert done.returncode == 3, ready.told()
+        assert done.returncode in {2, 3}, ready.told()
         assert out == ""
         assert error.startswith("error: "), ready.told()
     again = ready.call("--json", *words, env=env)

@@ -18,7 +18,7 @@ import pytest
 from qinglong_edge.cli.request import Streams, Surroundings
 from qinglong_edge.cli.store import StateOwner
 from qinglong_edge.commands import cycle
-from qinglong_edge.commands.engine import Caller
+from qinglong_edge.domain.lifecycle import Cursors
 from qinglong_edge.executor.ambient import SystemClocks, system_entropy
 from qinglong_edge.ports.probe import CrashPoint, Moment
 from tests.support.crash import BOT_FILE, CYCLE, ENVIRONMENT, Place, Workshop, plan, ready
@@ -143,8 +143,7 @@ def own(place: Place) -> list[str]:
     around = Surroundings(streams, {}, SystemClocks(), system_entropy, note)
     with closing(StateOwner(str(place.state), around)) as owner:
         engine = owner.write()
-        caller = Caller(None, None, is_state_owner=True)
-        cycle.cycle(engine, caller, {}, lambda: False)
+        cycle.Runner(engine, engine.registry).run(Cursors(), lambda: False)
         assert owner.database is not None
         assert owner.database.commits == len(steps)
     return steps

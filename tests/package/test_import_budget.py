@@ -35,8 +35,10 @@ ROUTER = DOMAIN | {
 EXCEPTIONS = {
     "_sha2": {"qinglong_edge/domain/canonical.py"},  # built in since 3.12; no OpenSSL
     "_sha256": {"qinglong_edge/domain/canonical.py"},  # the same up to 3.11
+    "_sha1": {"qinglong_edge/domain/totp.py"},  # built in; the codes of RFC 6238 are made with it
     "hashlib": {
         "qinglong_edge/domain/canonical.py",  # where the built-in ones were left out
+        "qinglong_edge/domain/totp.py",  # the same
         "qinglong_edge/executor/passwords.py",  # scrypt, when a password is set or checked
     },
     "asyncio": {"qinglong_edge/runtime/asyncio_host.py"},  # imported by embedding programs only
