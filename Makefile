@@ -2,9 +2,10 @@
 PYTHON ?= python3
 RUN = $(PYTHON) tools/test.py
 LINT = $(RUN) --group lint --group fuzz --module
+SERVED = actions identities strong usage input_files runtime
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test contract stateful crash stress cover bench zipapp verify check clean
+.PHONY: help setup demo fmt lint type test contract stateful crash stress served cover bench zipapp verify check clean
 
 help: ## print what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) \
@@ -41,6 +42,9 @@ crash: ## kill real processes at every durable step
 
 stress: ## race eight real processes on one database
 	$(RUN) tests/stress
+
+served: ## run the command line's tests while a daemon owns the state
+	QINGLONG_EDGE_TEST_WAY=serve $(RUN) $(foreach suite,$(SERVED),tests/cli/test_$(suite).py)
 
 cover: ## count the lines of the program that the in-process suites run (.cover/ has the files)
 	rm -rf .cover && mkdir .cover

@@ -14,6 +14,8 @@ copy of one state that is made once in a run, because stretching a password is s
 
 The checkout is run with `python -m qinglong_edge`. Where QINGLONG_EDGE_TEST_PYZ names an archive,
 that is run instead, isolated and without `site`, so that the same cases judge what is shipped.
+Where QINGLONG_EDGE_TEST_WAY is `serve`, a daemon owns the state of `ready` and the same cases ask
+it; what must have the state for itself is marked `alone` and skipped aloud there.
 
 Every call has its own process, a small environment of its own (`Edge.environ`), `Edge.home` as its
 working directory, and a deadline. `run` and `fails` hold what the contract says of every command:
@@ -26,7 +28,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PYZ = "QINGLONG_EDGE_TEST_PYZ"
+WAY = "QINGLONG_EDGE_TEST_WAY"  # "serve": a daemon owns the state of `ready` meanwhile
 PASSWORD = "correct horse battery staple"
 DEADLINE_S = 120
 FAILURES = frozenset({2, 3, 4, 5, 70})
@@ -269,7 +274,40 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ready(tmp_path: Path, _template: Path) -> Edge:
+def ready(tmp_path: Path, _template: Path, request: pytest.FixtureRequest) -> Iterator[Edge]:
     """Return a program with a state, a logged-in owner `ana` and an agent `bot`."""
+    serve = os.environ.get(WAY) == "serve"
+    if serve and request.node.get_closest_marker("alone"):
+        pytest.skip("needs the state for itself, so no daemon may own it")
     shutil.copytree(_template, tmp_path, dirs_exist_ok=True, copy_function=shutil.copy2)
-    return Edge(tmp_path)
+    edge = Edge(tmp_path)
+    if not serve:
+        yield edge
+        return
+    with served(edge):
+        yield edge
+
+
+@contextmanager
+def served(edge: Edge) -> Iterator[None]:
+    """Have a daemon own the state meanwhile; it must end by itself, drained."""
+    events = edge.home.parent / f"{edge.home.name}.events"
+    with events.open("wb") as stream:
+        daemon = subprocess.Popen(
+            edge.command("--json", "serve"),
+            env=edge.environment(),
+            cwd=edge.home,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+        )
+    try:
+        for _ in range(DEADLINE_S * 100):
+            if b'"listening"' in events.read_bytes():
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail(f"the daemon does not listen: {events.read_text()}")
+        yield
+    finally:
+        daemon.terminate()
+        assert daemon.wait(timeout=DEADLINE_S) == 0, events.read_text()

@@ -77,6 +77,7 @@ def test_a_rejected_request_is_never_dispatched(ready: Edge) -> None:
 
 
 @pytest.mark.parametrize("step", ["pending", "approved", "due"])
+@pytest.mark.alone
 def test_an_action_is_withdrawn_before_its_barrier(ready: Edge, step: str) -> None:
     ready.propose(["/bin/true"], "--id", "one")
     if step != "pending":
@@ -134,6 +135,7 @@ def test_high_risk_needs_a_second_factor(ready: Edge, risk: str) -> None:
     assert ready.run("action", "reject", "one", "--reason", "no")["state"] == "rejected"
 
 
+@pytest.mark.alone
 def test_lists_page_through_every_queue(ready: Edge) -> None:
     for number in range(5):
         ready.propose(["/bin/true"], "--id", f"a{number}")
@@ -173,6 +175,7 @@ def test_the_output_of_an_action_is_kept_outside_the_database(ready: Edge) -> No
     assert secret.upper().encode() not in stored
 
 
+@pytest.mark.alone
 def test_waiting_ends_with_the_action_or_with_the_time(ready: Edge) -> None:
     ready.propose(["/bin/true"], "--id", "one")
     body = ready.run("action", "wait", "one", "--timeout", "0.1", expect=20)

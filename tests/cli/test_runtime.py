@@ -48,6 +48,7 @@ def killed_in_the_middle(ready: Edge) -> str:
     return dispatch_id
 
 
+@pytest.mark.alone
 def test_a_cycle_reports_its_phases(ready: Edge) -> None:
     approved(ready, "one", "/bin/true")
     approved(ready, "two", "/bin/false")
@@ -63,6 +64,7 @@ def test_a_cycle_reports_its_phases(ready: Edge) -> None:
 
 
 @pytest.mark.scenario(222)
+@pytest.mark.alone
 def test_an_edge_cycle_takes_one_page_of_eight(ready: Edge) -> None:
     for number in range(9):
         approved(ready, f"a{number}", "/bin/true")
@@ -121,6 +123,7 @@ def test_repeating_an_unknown_action_must_be_said(ready: Edge) -> None:
     assert ready.show("again")["approval"]["repeats"] == dispatch_id
 
 
+@pytest.mark.alone
 def test_sigterm_lets_the_running_action_end_and_puts_the_rest_back(ready: Edge) -> None:
     pid = ready.home / "pid"
     approved(ready, "a", "/bin/sh", "-c", f"echo $$ > {pid}; sleep 0.5")
@@ -143,6 +146,7 @@ def test_sigterm_lets_the_running_action_end_and_puts_the_rest_back(ready: Edge)
     assert ready.show("b")["effective_state"] == "succeeded"
 
 
+@pytest.mark.alone
 def test_the_owner_uid_needs_no_session_for_the_machine_commands(ready: Edge) -> None:
     ready.run("logout")
     for command in ("status", "cycle", "verify", "migrate"):
@@ -157,6 +161,7 @@ def test_the_owner_uid_needs_no_session_for_the_machine_commands(ready: Edge) ->
     assert ready.fails("cycle", agent="bot", expect=3)["code"] == "not_allowed"
 
 
+@pytest.mark.alone
 def test_status_counts_what_waits(ready: Edge) -> None:
     assert ready.run("status")["health"] == "ok"
     ready.propose(["/bin/true"], "--id", "one")
@@ -170,6 +175,7 @@ def test_status_counts_what_waits(ready: Edge) -> None:
 
 
 @pytest.mark.adr("0003", "2")
+@pytest.mark.alone
 def test_verify_names_what_cannot_be_believed(ready: Edge) -> None:
     approved(ready, "one", "/bin/true")
     assert ready.run("verify") == {"ok": True, "problems": []}
@@ -185,6 +191,7 @@ def test_verify_names_what_cannot_be_believed(ready: Edge) -> None:
     assert (done["dispatch"]["started"], done["dispatch"]["blocked"]) == (0, 1)
 
 
+@pytest.mark.alone
 def test_verify_and_lists_count_an_identity_that_cannot_be_believed(ready: Edge) -> None:
     ready.agent("other")
     connection = sqlite3.connect(ready.state / "state.db")

@@ -17,6 +17,7 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 TARGETS = [
     "help", "setup", "demo", "fmt", "lint", "type", "test", "contract", "stateful", "crash",
     "stress",
+    "served",
     "cover", "bench", "zipapp", "verify", "check", "clean",
 ]  # fmt: skip
 
