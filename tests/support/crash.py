@@ -44,7 +44,7 @@ SCRIPTS = {
     "bad": "",  # its directory is missing, so it is never begun
     "slow": "sleep 0.5",
     "silent": "kill -9 $$",
-    "stopping": "kill -TERM $PPID",
+    "stopping": "kill -TERM $PPID; sleep 0.5",  # the signal is heeded before it ends
     "deadly": "kill -9 $PPID; mark end",
     "copying": 'cp -a "$d/state" "$d/mid"; cp "$d/bot.token" "$d/mid.token"',
 }
