@@ -1,7 +1,9 @@
 """Keep every test on this machine and off the clock."""
 
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +35,18 @@ def no_network() -> Iterator[None]:
         for name in ("connect", "connect_ex"):
             patch.setattr(socket.socket, name, refuse_foreign(getattr(socket.socket, name)))
         yield
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Return a directory that other users can cross.
+
+    It lies outside pytest's own, whose parent every other run of pytest closes to them again.
+    """
+    place = Path(tempfile.mkdtemp(prefix="qinglong-edge-"))
+    place.chmod(0o711)
+    yield place
+    shutil.rmtree(place)
 
 
 @pytest.fixture(autouse=True)

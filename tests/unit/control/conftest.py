@@ -22,11 +22,11 @@ def _nothing_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, _nothing_left: None) -> Iterator[MakeLoop]:
+def serve(public: Path, _nothing_left: None) -> Iterator[MakeLoop]:
     loops: list[Loop] = []
 
     def make(*arguments: Any, **named: Any) -> Loop:
-        loops.append(Loop(str(tmp_path / "control.sock"), *arguments, **named))
+        loops.append(Loop(str(public / "control.sock"), *arguments, **named))
         return loops[-1]
 
     yield make
