@@ -4,9 +4,10 @@ import enum
 from collections.abc import Iterable
 
 from qinglong_edge.actions.manifest import Manifest
-from qinglong_edge.domain.action import ACTION_TYPES
+from qinglong_edge.domain.action import ACTION_TYPES, Capability
 from qinglong_edge.domain.canonical import JsonObject
 from qinglong_edge.domain.errors import InvariantBroken, RefusedError, UsageError
+from qinglong_edge.ports.evidence import EvidenceProvider
 from qinglong_edge.ports.handlers import ActionHandler
 
 
@@ -19,12 +20,33 @@ class Reach(enum.StrEnum):
 
 
 class Registry:
-    """Hold the handlers of this build behind one manifest; immutable, so any thread may ask."""
+    """Hold the handlers of this build behind one manifest; immutable, so any thread may ask.
 
-    def __init__(self, manifest: Manifest, handlers: Iterable[ActionHandler]) -> None:
-        """Take one handler a type; a second one or an unknown type is `InvariantBroken`."""
+    Evidence is looked for whatever the manifest says: a type that was disabled since must not keep
+    its unknown outcomes.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        handlers: Iterable[ActionHandler],
+        providers: Iterable[EvidenceProvider] = (),
+    ) -> None:
+        """Take one handler and one provider a type.
+
+        A second one or an unknown type is `InvariantBroken`, and so is a provider that claims to be
+        automatic for a type that is manual_only.
+        """
         self._manifest = manifest
         self._carried: dict[str, ActionHandler] = {}
+        self._providers: dict[str, EvidenceProvider] = {}
+        for provider in providers:
+            name = provider.action_type
+            if name not in ACTION_TYPES or name in self._providers:
+                raise InvariantBroken(f"two providers of one type, or of none: {name}")
+            if Capability.MANUAL_ONLY is ACTION_TYPES[name].capability is not provider.capability:
+                raise InvariantBroken(f"an automatic provider of a manual_only type: {name}")
+            self._providers[name] = provider
         for handler in handlers:
             name = handler.action_type
             if name not in ACTION_TYPES or name in self._carried:
@@ -33,13 +55,17 @@ class Registry:
 
     def with_manifest(self, manifest: Manifest) -> "Registry":
         """Return the same handlers behind another manifest."""
-        return Registry(manifest, self._carried.values())
+        return Registry(manifest, self._carried.values(), self._providers.values())
 
     def find(self, action_type: str) -> ActionHandler | None:
         """Return the handler of an enabled type, or None."""
         if self.reach(action_type) is not Reach.ENABLED:
             return None
         return self._carried[action_type]
+
+    def provider(self, action_type: str) -> EvidenceProvider | None:
+        """Return who looks for evidence of a type, or None."""
+        return self._providers.get(action_type)
 
     def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long `inspect` of this type may take."""

@@ -10,14 +10,14 @@ write them can still change them, which is why the preview warns about such file
 """
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.action import Plan, PlanFile, action_digest, check_path
-from qinglong_edge.domain.canonical import Fields, Hash, Json, JsonObject, ordered
+from qinglong_edge.domain.canonical import Fields, Hash, JsonObject, ordered
+from qinglong_edge.domain.command_line import parse_argv, parse_env
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.execution import Dispatch, Outcome
 from qinglong_edge.executor import process
@@ -31,12 +31,8 @@ ACTION_TYPE = "shell.exec"
 # is named by its path, so that the approver sees it.
 PATH_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 DISPATCH_ID_NAME = "QINGLONG_EDGE_DISPATCH_ID"
-RESERVED_PREFIX = "QINGLONG_EDGE_"
-ENV_ITEMS_MAX = 64
 WARNINGS_MAX = 32
 
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NOT_ARGUMENT = re.compile(r"[\x00\ud800-\udfff]")
 _SHELLS = frozenset({"sh", "ash", "bash", "dash", "hush", "ksh", "mksh", "zsh"})
 _WRAPPERS = frozenset({"busybox", "env"})
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -81,6 +77,10 @@ class ShellExec:
         """Prove the exact shape of the plan's params; raises `UsageError`."""
         parse_params(plan)
 
+    def pin(self, plan: Plan, known: Plan | None) -> Plan:  # noqa: ARG002 - the port
+        """Return the plan as it is: it leaves nothing open."""
+        return plan
+
     def preview(self, plan: Plan) -> JsonObject:
         """Return what a person is shown: the same for the same plan, apart from `warnings`."""
         params = parse_params(plan)
@@ -115,6 +115,9 @@ class ShellExec:
         if fault is not None:
             return Inspection(Readiness.RETRY, None, fault)
         return Inspection(Readiness.READY, action_digest(plan), None)
+
+    def effect(self, plan: Plan) -> None:
+        """Return None: what a command does is not in this database."""
 
     def execute(self, context: HandlerContext) -> HandlerAnswer:
         """Run the command; raises `NoAnswerError` where its end says nothing."""
@@ -167,9 +170,9 @@ def answer_of(ending: process.End) -> HandlerAnswer:
 def parse_params(plan: Plan) -> ShellParams:
     """Return the params of a plan, proven; raises `UsageError`."""
     fields = Fields(plan.params, "plan.params")
-    argv = _parse_argv(fields.take("argv"))
+    argv = parse_argv(fields.take("argv"), "plan.params.argv")
     cwd = check_path(fields.maybe("cwd", "/"), "plan.params.cwd")
-    env = _parse_env(fields.maybe("env", {}))
+    env = parse_env(fields.maybe("env", {}), "plan.params.env")
     timeout_ms = ids.check_int(
         fields.maybe("timeout_ms", limits.SHELL_TIMEOUT_MS_DEFAULT),
         "plan.params.timeout_ms",
@@ -178,35 +181,6 @@ def parse_params(plan: Plan) -> ShellParams:
     )
     fields.done()
     return ShellParams(argv, cwd, env, timeout_ms)
-
-
-def _parse_argv(value: Json) -> tuple[str, ...]:
-    most = limits.ARGV_ITEMS_MAX
-    if not isinstance(value, list) or not 1 <= len(value) <= most:
-        raise ids.invalid("plan.params.argv", f"must be a list of 1 to {most} texts")
-    argv = tuple(_check_argument(item, "plan.params.argv[]") for item in value)
-    if not argv[0]:
-        raise ids.invalid("plan.params.argv[0]", "must not be empty")
-    return argv
-
-
-def _parse_env(value: Json) -> dict[str, str]:
-    field = "plan.params.env"
-    if not isinstance(value, Mapping) or len(value) > ENV_ITEMS_MAX:
-        raise ids.invalid(field, f"must be an object of at most {ENV_ITEMS_MAX} members")
-    for name in value:
-        if not _ENV_NAME.fullmatch(name):
-            raise ids.invalid(field, "names must be letters, digits and _")
-        if name.startswith(RESERVED_PREFIX):
-            raise ids.invalid(field, f"names must not begin with {RESERVED_PREFIX}")
-    return {name: _check_argument(item, field) for name, item in value.items()}
-
-
-def _check_argument(value: Json, field: str) -> str:
-    """Return what `execve` can carry: any text, empty too, without NUL and lone surrogates."""
-    if not isinstance(value, str) or _NOT_ARGUMENT.search(value):
-        raise ids.invalid(field, "must be text without NUL")
-    return value
 
 
 def child_environment(dispatch_id: str, env: Mapping[str, str]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from qinglong_edge.domain.errors import (
 )
 from qinglong_edge.domain.lifecycle import Cursors, End, Outcome, Succeeded, Unsettled
 from qinglong_edge.executor.passwords_apart import Apart
+from qinglong_edge.ports.evidence import EvidenceProvider
 from qinglong_edge.ports.handlers import ActionHandler
 from qinglong_edge.runtime import carrier
 from qinglong_edge.runtime.poll_host import PollHost
@@ -55,6 +56,10 @@ class Enabled:
     def find(self, action_type: str) -> ActionHandler | None:
         """Return the handler of an enabled type, or None."""
         return self.registry.find(action_type)
+
+    def provider(self, action_type: str) -> EvidenceProvider | None:
+        """Return who looks for evidence of a type, or None."""
+        return self.registry.provider(action_type)
 
     def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long `inspect` of this type may take."""

@@ -9,13 +9,17 @@ import sqlite3
 from collections.abc import Callable
 from typing import cast
 
+from qinglong_edge.actions.database import ReceiptEvidence
 from qinglong_edge.actions.manifest import read_manifest
 from qinglong_edge.actions.registry import Registry
+from qinglong_edge.actions.run_create import RunCreate
 from qinglong_edge.actions.shell_exec import ShellExec
+from qinglong_edge.actions.task_publish import TaskPublish
 from qinglong_edge.cli.request import Surroundings
 from qinglong_edge.commands.engine import Engine, StateFacts
-from qinglong_edge.domain import limits
+from qinglong_edge.domain import limits, receipt
 from qinglong_edge.domain.errors import DamagedError, RefusedError, UnavailableError
+from qinglong_edge.domain.ids import new_id
 from qinglong_edge.domain.profile import Profile, local_policy
 from qinglong_edge.executor.logs import ActionLogs, log_name, read_log
 from qinglong_edge.executor.passwords import Here
@@ -24,13 +28,16 @@ from qinglong_edge.storage.sqlite import actions, database, epoch_file, meta, mi
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
 from qinglong_edge.storage.sqlite.clock import SqliteClock
 from qinglong_edge.storage.sqlite.database import Kind
-from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches, SqliteRecoveries
+from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches
+from qinglong_edge.storage.sqlite.effects import SqliteEffects
 from qinglong_edge.storage.sqlite.factors import SqliteFactors
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.meta import Meta
 from qinglong_edge.storage.sqlite.overview import SqliteOverview
 from qinglong_edge.storage.sqlite.owner import OwnerLock
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
+from qinglong_edge.storage.sqlite.recoveries import SqliteRecoveries
+from qinglong_edge.storage.sqlite.tasks import SqliteTasks
 from qinglong_edge.storage.sqlite.transaction import Database
 from qinglong_edge.storage.sqlite.watch import Watch
 
@@ -135,7 +142,7 @@ class StateOwner:
 
     def _engine(self, opened: Database, recorded: Meta) -> Engine:
         around, logs_dir = self._around, os.path.join(self._state_dir, LOGS)
-        handlers = [ShellExec(ActionLogs(logs_dir), around.clocks)]
+        tasks, effects = SqliteTasks(opened), SqliteEffects(opened)
         return Engine(
             self._facts(recorded),
             SqliteApprovals(opened),
@@ -144,15 +151,30 @@ class StateOwner:
             SqlitePolicy(opened),
             SqliteIdentities(opened),
             SqliteFactors(opened),
+            tasks,
             SqliteClock(opened),
             SqliteOverview(opened),
-            Registry(read_manifest(self._state_dir), handlers),
+            self._registry(tasks, effects, logs_dir),
             Here(around.entropy, around.clocks),
             around.clocks,
             around.entropy,
             around.probe,
             _reader(logs_dir),
         )
+
+    def _registry(self, tasks: SqliteTasks, effects: SqliteEffects, logs_dir: str) -> Registry:
+        around = self._around
+
+        def draw_id() -> str:
+            return new_id(around.clocks.read().wall_ms, around.entropy)
+
+        handlers = (
+            ShellExec(ActionLogs(logs_dir), around.clocks),
+            RunCreate(tasks, effects, draw_id),
+            TaskPublish(effects),
+        )
+        providers = [ReceiptEvidence(name, effects) for name in receipt.WORDS]
+        return Registry(read_manifest(self._state_dir), handlers, providers)
 
     def _facts(self, recorded: Meta) -> StateFacts:
         return StateFacts(

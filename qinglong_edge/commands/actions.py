@@ -9,7 +9,7 @@ from qinglong_edge.commands.authority import Authorized, require, require_propos
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.commands.refusals import refused
 from qinglong_edge.domain import action, ids, limits
-from qinglong_edge.domain.action import ACTION_TYPES, RISK_RANK, Risk, least_risk
+from qinglong_edge.domain.action import ACTION_TYPES, RISK_RANK, Plan, Risk, least_risk
 from qinglong_edge.domain.approval import (
     Approval,
     ApprovalRefusal,
@@ -31,6 +31,7 @@ from qinglong_edge.domain.policy import (
     SubjectType,
     decide_effect,
 )
+from qinglong_edge.ports.handlers import ActionHandler
 from qinglong_edge.ports.repositories import ApprovalAnswer, Listing, Queue
 
 CONSUMER = Subject(SubjectType.SYSTEM, "qinglong-edge")
@@ -57,6 +58,7 @@ def propose(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     handler.check(plan)
     risk = _risk(plan.action_type, asked, repeats=repeats is not None)
     authorized = require_proposer(engine, caller, ACTION_TYPES[plan.action_type].permission)
+    plan = _pinned(engine, handler, plan, request_id)
     preview = handler.preview(plan)
     if isinstance(repeats, str):
         preview = {"repeats": repeats, **preview}
@@ -76,6 +78,15 @@ def propose(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
         shown,
     )
     return _proposed(engine, engine.approvals.propose(event), request_id)
+
+
+def _pinned(engine: Engine, handler: ActionHandler, plan: Plan, request_id: str) -> Plan:
+    """Fix what the plan leaves open; under an id that stands, as it was fixed then."""
+    known = engine.approvals.plan(request_id)
+    pinned = handler.pin(plan, None if known is None else known[0])
+    if len(action.plan_body(pinned)) > limits.PLAN_BYTES_MAX:
+        raise UsageError("too_large", f"plan: over {limits.PLAN_BYTES_MAX} bytes")
+    return pinned
 
 
 def _risk(action_type: str, asked: Json, *, repeats: bool) -> Risk:

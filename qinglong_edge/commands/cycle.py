@@ -1,7 +1,7 @@
 """The `cycle` command: one bounded cycle of recovery and dispatch, then the end."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from qinglong_edge.commands.authority import require_or_owner
 from qinglong_edge.commands.engine import Answer, Caller, Engine
@@ -10,13 +10,20 @@ from qinglong_edge.domain.errors import Details, InvariantBroken, UnavailableErr
 from qinglong_edge.domain.lifecycle import Cursors
 from qinglong_edge.domain.paging import StopReason
 from qinglong_edge.executor.invoke import Outstanding
+from qinglong_edge.ports.evidence import Providers
 from qinglong_edge.ports.handlers import Handlers
+from qinglong_edge.runtime import reconciler
 from qinglong_edge.runtime.dispatcher import COUNTERS, Dispatcher
 from qinglong_edge.runtime.execution import Desk
 from qinglong_edge.runtime.page_loop import Phase
-from qinglong_edge.runtime.supervisor import Cycle, Supervisor, next_cursors, recover
+from qinglong_edge.runtime.reconciler import Reconciler
+from qinglong_edge.runtime.supervisor import Cycle, Supervisor, next_cursors
 
 CONVERGING = 10
+
+
+class Reachable(Handlers, Providers, Protocol):
+    """Find who executes a type, and who looks for evidence of it."""
 
 
 def lease_owner(engine: Engine) -> str:
@@ -27,23 +34,21 @@ def lease_owner(engine: Engine) -> str:
 def idle(engine: Engine, caller: Caller, args: JsonObject) -> Answer | None:
     """Prove the right to a cycle; answer one with nothing to write, None where there is work.
 
-    The recovery phase is listed all the same, so an unreadable due index is never passed over.
+    What is due for recovery is listed all the same, so an unreadable index is never passed over.
     """
     Fields(args, "cycle").done()
     require_or_owner(engine, caller, "project.manage")
     if engine.overview.work_waits("nobody"):
         return None
-    recovery = recover(engine.recoveries, engine.facts.policy, None)
-    nothing = Phase(
-        dict.fromkeys(COUNTERS, 0), 1, StopReason.COMPLETE, remaining=False, cursor=None
-    )
-    return _answer(engine, Done(Cycle(recovery, nothing), settled=0))
+    engine.recoveries.list_due(None, engine.facts.policy.recovery.page_size)
+    recovery, dispatch = _nothing(reconciler.COUNTERS), _nothing(COUNTERS)
+    return _answer(engine, Done(Cycle(recovery, dispatch), settled=0))
 
 
 class Runner:
     """Run one cycle after another for one lease owner, in whatever thread asks."""
 
-    def __init__(self, engine: Engine, handlers: Handlers) -> None:
+    def __init__(self, engine: Engine, handlers: Reachable) -> None:
         """Draw the owner's name; `handlers` may change what is enabled between two calls."""
         self._engine = engine
         self._owner = lease_owner(engine)
@@ -57,7 +62,8 @@ class Runner:
         )
         dispatcher = Dispatcher(desk, engine.approvals, handlers)
         policy = engine.facts.policy
-        self._supervisor = Supervisor(engine.recoveries, dispatcher, policy, engine.clocks)
+        looking = Reconciler(desk, engine.recoveries, handlers)
+        self._supervisor = Supervisor(looking, dispatcher, policy, engine.clocks)
         self.last: Done | None = None
 
     def run(self, cursors: Cursors, stopping: Callable[[], bool]) -> Cursors:
@@ -87,12 +93,13 @@ def _answer(engine: Engine, ended: Done) -> Answer:
     what it did not take is left to the next cycle or to recovery.
     """
     done, settled = ended
-    if done.dispatch.counts["unavailable"]:
+    if done.dispatch.counts["unavailable"] or done.recovery.counts["unavailable"]:
         counts: Details = {name: number for name, number in done.dispatch.counts.items() if number}
+        counts["recovery_unavailable"] = done.recovery.counts["unavailable"]
         raise UnavailableError("cycle_incomplete", "the storage refused part of the cycle", counts)
     backlog = engine.overview.backlog()
-    moves = backlog.due + backlog.waiting + backlog.executing
-    nothing = Phase({"scanned": 0}, 0, StopReason.COMPLETE, remaining=False, cursor=None)
+    moves = backlog.due + backlog.waiting + backlog.executing + backlog.recovery_due
+    nothing = _nothing(("scanned",), pages=0)
     body: dict[str, Json] = {
         "recovery": _phase(done.recovery),
         "dispatch": {**_phase(done.dispatch), "settled": settled},
@@ -100,6 +107,12 @@ def _answer(engine: Engine, ended: Done) -> Answer:
         "retention": _phase(nothing),
     }
     return Answer(body, CONVERGING if moves else 0)
+
+
+def _nothing(counters: tuple[str, ...], *, pages: int = 1) -> Phase:
+    """Return a phase that found nothing to do."""
+    counts = dict.fromkeys(counters, 0)
+    return Phase(counts, pages, StopReason.COMPLETE, remaining=False, cursor=None)
 
 
 def _phase(phase: Phase) -> dict[str, Json]:

@@ -12,6 +12,7 @@ from qinglong_edge.actions.registry import Registry
 from qinglong_edge.domain.canonical import JsonObject
 from qinglong_edge.domain.profile import ResourcePolicy
 from qinglong_edge.ports.ambient import Clocks, Entropy
+from qinglong_edge.ports.effects import Tasks
 from qinglong_edge.ports.identities import Factors, Identities
 from qinglong_edge.ports.passwords import Passwords
 from qinglong_edge.ports.probe import Probe
@@ -51,6 +52,7 @@ class Engine(NamedTuple):
     policy: Policy
     identities: Identities
     factors: Factors
+    tasks: Tasks
     clock: Clock
     overview: Overview
     registry: Registry

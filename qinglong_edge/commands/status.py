@@ -12,19 +12,16 @@ ATTENTION = 20
 
 
 def status(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
-    """Show health, backlog, admission, clock and storage; pending approvals change nothing.
-
-    Until evidence can be looked for, an outcome that recovery waits for needs a person.
-    """
+    """Show health, backlog, admission, clock and storage; pending approvals change nothing."""
     Fields(args, "status").done()
     require_or_owner(engine, caller, "project.read")
     backlog, now = engine.overview.backlog(), engine.overview.instant().now
     trusted = now.trust is Trust.TRUSTED
     reasons: list[Json] = [] if trusted else ["clock_untrusted"]
     health, code = "ok", 0
-    if backlog.due or backlog.waiting or backlog.executing:
+    if backlog.due or backlog.waiting or backlog.executing or backlog.recovery_due:
         health, code = "converging", CONVERGING
-    if backlog.manual_required or backlog.recovery_due or not trusted:
+    if backlog.manual_required or not trusted:
         health, code = "attention", ATTENTION
     facts = engine.facts
     body: JsonObject = {

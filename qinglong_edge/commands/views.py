@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 def action(record: Record, instant: Instant) -> JsonObject:
     """Return the object of `action show`."""
-    approval, dispatch, progress, _ = record
+    approval, dispatch, progress = record[:3]
     return {
         "approval": _approval(approval),
         "dispatch": None if dispatch is None else _dispatch(dispatch),
@@ -36,7 +36,7 @@ def state(record: Record, instant: Instant) -> str:
 
 def row(record: Record, instant: Instant) -> JsonObject:
     """Return one row of a list of actions."""
-    approval, dispatch, progress, _ = record
+    approval, dispatch, progress = record[:3]
     return {
         "approval_request_id": approval.approval_request_id,
         "dispatch_id": None if dispatch is None else dispatch.dispatch_id,

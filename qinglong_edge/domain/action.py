@@ -1,8 +1,9 @@
 """What is proposed: the plan, its digests, its preview, and what each type may require.
 
 The digest rule: `action_digest` is the SHA-256 of `qinglong-edge.action.v1` NUL and the canonical
-bytes of {schemaVersion, actionType, projectId, params, files}. A person approves that digest, the
-start barrier compares it, and nothing but the stored plan bytes is ever executed (ADR-0003).
+bytes of {schemaVersion, actionType, projectId, params, files}; only `run.create` keeps the older
+form of contract 15.1. A person approves that digest, the start barrier compares it, and nothing but
+the stored plan bytes is ever executed (ADR-0003).
 """
 
 import enum
@@ -23,6 +24,9 @@ from qinglong_edge.domain.canonical import (
 from qinglong_edge.domain.errors import UsageError
 
 PLAN_SCHEMA_VERSION = 1
+RUN_CREATE = "run.create"
+TASK_PUBLISH = "task.publish"
+LOCAL_PROCESS = "local_process"
 
 
 class Risk(enum.StrEnum):
@@ -51,9 +55,9 @@ class ActionType(NamedTuple):
 
 ACTION_TYPES = {
     "shell.exec": ActionType("tool.call:shell.exec", Risk.MEDIUM, Capability.MANUAL_ONLY),
-    "run.create": ActionType("run.start", Risk.MEDIUM, Capability.AUTOMATIC),
+    RUN_CREATE: ActionType("run.start", Risk.MEDIUM, Capability.AUTOMATIC),
     "run.cancel": ActionType("run.stop", Risk.MEDIUM, Capability.AUTOMATIC),
-    "task.publish": ActionType("task.update", Risk.LOW, Capability.AUTOMATIC),
+    TASK_PUBLISH: ActionType("task.update", Risk.LOW, Capability.AUTOMATIC),
     "package.install": ActionType("tool.call:package.install", Risk.HIGH, Capability.AUTOMATIC),
     "http.request": ActionType("tool.call:http.request", Risk.MEDIUM, Capability.MANUAL_ONLY),
 }
@@ -172,12 +176,9 @@ def plan_from_body(body: bytes) -> Plan:
 
 def action_digest(plan: Plan) -> str:
     """Return the digest that a person approves."""
-    return digest_of_body(plan_body(plan))
-
-
-def digest_of_body(body: bytes) -> str:
-    """Return the action digest of stored plan bytes."""
-    return sha256_hex(ACTION_DOMAIN + b"\0" + body)
+    if plan.action_type == RUN_CREATE:
+        return run_plan_digest(_run_plan(plan))
+    return sha256_hex(ACTION_DOMAIN + b"\0" + plan_body(plan))
 
 
 def preview_digest(preview: JsonObject) -> str:
@@ -188,7 +189,27 @@ def preview_digest(preview: JsonObject) -> str:
 def bind(plan: Plan, permission: str, preview: JsonObject) -> ActionBinding:
     """Return the identity of a plan, its permission and its preview."""
     value = action_digest(plan)
-    return ActionBinding(permission, plan.action_type, value, value, preview_digest(preview))
+    ref = task_ref(plan) if plan.action_type == RUN_CREATE else value
+    return ActionBinding(permission, plan.action_type, ref, value, preview_digest(preview))
+
+
+def task_ref(plan: Plan) -> str:
+    """Return how a `run.create` refers to what it runs."""
+    return f"task:{plan.params.get('task_id')}"
+
+
+def _run_plan(plan: Plan) -> JsonObject:
+    return {
+        "schemaVersion": PLAN_SCHEMA_VERSION,
+        "actionType": RUN_CREATE,
+        "actionRef": task_ref(plan),
+        "projectId": plan.project_id,
+        "taskId": plan.params.get("task_id"),
+        "taskRevision": plan.params.get("task_revision"),
+        "executorType": LOCAL_PROCESS,
+        "priority": plan.params.get("priority"),
+        "taskName": plan.params.get("task_name"),
+    }
 
 
 def run_plan_digest(plan: JsonObject) -> str:

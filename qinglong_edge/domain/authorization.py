@@ -1,7 +1,7 @@
 """The authorization fact: who proved what, when, for a decision that needs it (contract 10.3).
 
-One stands beside every high or critical approval, written in its commit and never changed. It
-holds ids and times only: no token, no code, no free text.
+One stands beside every high or critical approval and every outcome that a person settled, written
+in that commit and never changed. It holds ids and times only: no token, no code, no free text.
 """
 
 import enum
@@ -18,6 +18,7 @@ class FactKind(enum.StrEnum):
     """Name what was authorized."""
 
     DECISION = "decision"
+    RESOLUTION = "resolution"
 
 
 class AuthorizationFact(NamedTuple):

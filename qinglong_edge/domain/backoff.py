@@ -1,4 +1,4 @@
-"""How long a dispatch waits before it is due again."""
+"""How long a dispatch waits before it is due again, and a control before somebody looks again."""
 
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.execution import Dispatch
@@ -14,3 +14,9 @@ def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
     """Return how long to wait for a handler or plan that is not there: half the age, bounded."""
     age_ms = max(0, now_at_ms - dispatch.created_at_ms)
     return min(limits.WAITING_RETRY_MS_MAX, max(limits.WAITING_RETRY_MS_MIN, age_ms // 2))
+
+
+def next_scan_ms(finding_count: int) -> int:
+    """Return how long to wait after this many findings: 5 s, doubling, at most six hours (W6)."""
+    doublings = min(max(finding_count, 1) - 1, limits.RETRY_EXPONENT_MAX)
+    return min(limits.SCAN_MS_MAX, limits.SCAN_BASE_MS << doublings)

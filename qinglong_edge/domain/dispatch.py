@@ -30,7 +30,7 @@ from qinglong_edge.domain.machines import (
     ExecutionStatus,
 )
 from qinglong_edge.domain.policy import PolicyFence
-from qinglong_edge.domain.recovery import Lease
+from qinglong_edge.domain.recovery import Lease, Resolution
 from qinglong_edge.domain.tick import Now, Trust
 
 
@@ -242,8 +242,7 @@ def release(before: Progress, event: Release, now: Now) -> Answer:
         return DispatchRefusal.FENCE_REJECTED
     attempts = execution.attempt_count - (0 if event.spend else 1)
     if event.retry_after_ms is None or attempts >= execution.max_attempts:
-        result = (event.mutation_id, event.result_code)
-        return _end(before, ExecutionEvent.RELEASE, result, now=now)
+        return end(before, ExecutionEvent.RELEASE, (event.mutation_id, event.result_code), now=now)
     return _wait(before, ExecutionEvent.RELEASE, event, attempts=attempts, now=now)
 
 
@@ -260,13 +259,20 @@ def put_back(before: Progress, event: PutBack, now: Now) -> Answer:
     return _wait(before, ExecutionEvent.PUT_BACK, as_release, attempts=attempts, now=now)
 
 
-def complete(before: Progress, event: Complete, now: Now) -> Answer:
+def complete(
+    before: Progress, event: Complete, now: Now, *, known: Resolution | None = None
+) -> Answer:
     """Close an execution exactly once; the first verdict wins.
 
     The lease deadline is deliberately not consulted: it decides when recovery may look, never who
-    may speak (ADR-0033, 6).
+    may speak (ADR-0033, 6). `known` is how recovery settled it meanwhile: an answer that says the
+    same under the fence that was settled is a replay, another one comes too late (W1).
     """
     execution, control = before
+    if known is not None:
+        settled = (execution.status, known.execution_version)
+        same = settled == (_STATUS[event.outcome], event.fence.version)
+        return Replayed(before) if same else DispatchRefusal.FENCE_REJECTED
     if execution.status in TERMINAL:
         if execution.result_mutation_id != event.mutation_id:
             return DispatchRefusal.ALREADY_TERMINAL
@@ -278,7 +284,7 @@ def complete(before: Progress, event: Complete, now: Now) -> Answer:
     if control is None or not _held(execution, event.fence, ExecutionEvent.COMPLETE):
         return DispatchRefusal.FENCE_REJECTED
     result = (event.mutation_id, event.result_code)
-    return _end(before, ExecutionEvent.COMPLETE, result, now=now, to=_STATUS[event.outcome])
+    return end(before, ExecutionEvent.COMPLETE, result, now=now, to=_STATUS[event.outcome])
 
 
 def cancel(before: Progress, cancel_id: str, now: Now) -> Answer:
@@ -289,13 +295,12 @@ def cancel(before: Progress, cancel_id: str, now: Now) -> Answer:
         return Replayed(before) if mine else DispatchRefusal.ALREADY_TERMINAL
     if execution.status not in NOT_STARTED:
         return DispatchRefusal.ALREADY_STARTED
-    return _end(before, ExecutionEvent.CANCEL, (cancel_id, CANCELLED), now=now)
+    return end(before, ExecutionEvent.CANCEL, (cancel_id, CANCELLED), now=now)
 
 
 def void(before: Progress, code: str, now: Now) -> Progress:
     """Block a dispatch that has not started, because time or history was reset."""
-    answer = _block(before, ExecutionEvent.VOID, "void", code, now=now)
-    return answer.after
+    return _block(before, ExecutionEvent.VOID, "void", code, now=now).after
 
 
 def _held(execution: Execution, fence: Fence, event: ExecutionEvent) -> bool:
@@ -320,11 +325,9 @@ def _may_prolong(before: Progress, event: ExecutionEvent) -> bool:
 
 def _started_by(before: Progress, fence: Fence) -> bool:
     """Tell whether this very start was the last step: its control has not moved since."""
-    control = before.control
-    fresh = control is not None and control.version == 0
-    return (
-        before.execution.status is ExecutionStatus.EXECUTING and fresh and _follows(before, fence)
-    )
+    fresh = before.control is not None and before.control.version == 0
+    executing = before.execution.status is ExecutionStatus.EXECUTING
+    return executing and fresh and _follows(before, fence)
 
 
 def _ended_by(execution: Execution, mutation_id: str, version: int) -> bool:
@@ -365,10 +368,10 @@ def _wait(
 def _block(
     before: Progress, event: ExecutionEvent, prefix: str, code: str, *, now: Now
 ) -> Changed[Progress]:
-    return _end(before, event, (f"{prefix}:{before.execution.version}", code), now=now)
+    return end(before, event, (f"{prefix}:{before.execution.version}", code), now=now)
 
 
-def _end(
+def end(
     before: Progress,
     event: ExecutionEvent,
     result: tuple[str, str],
@@ -376,6 +379,7 @@ def _end(
     now: Now,
     to: ExecutionStatus = ExecutionStatus.BLOCKED,
 ) -> Changed[Progress]:
+    """Close an execution, and its control with it, under one mutation id and result code."""
     mutation_id, code = result
     at_ms = now.stamp(before.execution.updated_at_ms, before.execution.started_at_ms)
     ended = _next(

@@ -11,7 +11,7 @@ from qinglong_edge.domain.action import ActionBinding, Risk
 from qinglong_edge.domain.approval import Approval
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject
-from qinglong_edge.domain.recovery import Control, Lease
+from qinglong_edge.domain.recovery import Control, Lease, Resolution
 from qinglong_edge.domain.tick import Now, Tick
 
 
@@ -77,6 +77,7 @@ class Record(NamedTuple):
     dispatch: Dispatch | None
     progress: Progress | None
     key: int  # the store's own number of the action; orders pages, means nothing to people
+    resolution: Resolution | None = None
 
 
 def dispatch_of(approval: Approval) -> Dispatch | None:

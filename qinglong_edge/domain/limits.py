@@ -52,6 +52,22 @@ PAGE_SLACK_MS = 30_000  # added to the sum of a page's handler deadlines for its
 CYCLE_START_MS_MAX = 60_000  # no item is started later than this in a cycle
 COMPLETE_HELD_MS_MAX = 200  # a result waits at most this long for the next barrier's commit
 
+# Recovery.
+SCAN_BASE_MS = 5_000
+SCAN_MS_MAX = 21_600_000  # six hours: a stuck action costs flash eight small commits a day
+FINDINGS_MAX = 16  # about a day of looking; after that a person is asked
+RECEIPT_BYTES_MAX = 4_096
+
+# Tasks and runs.
+TASK_ID_CHARS_MAX = 48  # with its revision it is the id of a resource
+TASK_NAME_CHARS_MAX = 255
+TASK_BODY_BYTES_MAX = 65_536  # a plan of 32 KiB with every default filled in stays far below
+RUN_EVENT_BYTES_MAX = 16_384
+PRIORITY_MIN = -(2**31)
+PRIORITY_MAX = 2**31 - 1
+RUN_TIMEOUT_MS_MAX = 604_800_000
+RUN_TIMEOUT_MS_DEFAULT = 3_600_000
+
 # shell.exec.
 SHELL_TIMEOUT_MS_DEFAULT = 30_000
 SHELL_TIMEOUT_MS_MAX = 590_000

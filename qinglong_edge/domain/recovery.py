@@ -1,14 +1,15 @@
 """The recovery control: armed by the start barrier, closed by the first verdict (contract 8).
 
 The control stands in the same row as the execution it watches and carries the same version. Its
-lease coordinates probing and grants no right to execute. Observing evidence and resolving from it
-stand in their own modules.
+lease coordinates probing and grants no right to execute. The values stand here; observing evidence
+(`evidence`) and settling an outcome (`resolution`) are rules of their own.
 """
 
 import enum
 from typing import NamedTuple
 
 from qinglong_edge.domain.machines import CONTROL, ControlEvent, ControlStatus
+from qinglong_edge.domain.policy import Subject
 from qinglong_edge.domain.tick import Tick
 
 
@@ -22,6 +23,59 @@ class Finding(enum.StrEnum):
     CONFLICT = "conflict"
     UNSUPPORTED = "unsupported"
     UNAVAILABLE = "unavailable"
+
+
+class Decision(enum.StrEnum):
+    """Name how an unknown outcome may be settled; there is no retry and no reset."""
+
+    CONFIRM_SUCCEEDED = "confirm_succeeded"
+    CONFIRM_FAILED = "confirm_failed"
+    ABANDON_UNKNOWN = "abandon_unknown"
+
+
+class Source(enum.StrEnum):
+    """Name who settled an unknown outcome."""
+
+    AUTOMATIC_EVIDENCE = "automatic_evidence"
+    HUMAN = "human"
+
+
+class Resolution(NamedTuple):
+    """Hold how recovery settled an outcome; at most one a dispatch, never changed.
+
+    `execution_version` is the one that was settled: the execution ends one higher. `unprobed` says
+    that a person settled what evidence could have, before anybody looked for it (W25).
+    """
+
+    dispatch_id: str
+    project_id: str
+    execution_version: int
+    mutation_id: str
+    source: Source
+    decision: Decision
+    evidence_digest: str | None
+    reason_code: str
+    resolved_by: Subject | None
+    resolved_at_ms: int
+    unprobed: bool
+
+
+class RecoveryRefusal(enum.Enum):
+    """Name why a control did not change."""
+
+    NOT_FOUND = "dispatch_not_found"
+    ALREADY_TERMINAL = "already_terminal"
+    MANUAL_REQUIRED = "manual_required"
+    EXECUTION_ACTIVE = "execution_active"
+    LEASED = "recovery_leased"
+    NOT_DUE = "not_due"
+    FENCE_REJECTED = "recovery_fence_rejected"
+    FENCE_CHANGED = "policy_fence_changed"
+    MUTATION_DRIFT = "recovery_mutation_conflict"
+    NOT_PROBED = "not_probed"
+    HUMAN_REQUIRED = "human_required"
+    STRONG_REQUIRED = "strong_authentication_required"
+    CLOCK_UNTRUSTED = "clock_untrusted"
 
 
 class Lease(NamedTuple):

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from qinglong_edge.domain.action import Plan
 from qinglong_edge.domain.canonical import JsonObject
+from qinglong_edge.domain.effect import Effect
 from qinglong_edge.domain.execution import Dispatch, Execution, Fence, Outcome
 
 
@@ -60,6 +61,13 @@ class ActionHandler(Protocol):
         """Prove the exact shape of the plan's params; raises `UsageError`."""
         ...
 
+    def pin(self, plan: Plan, known: Plan | None) -> Plan:
+        """Return the plan with everything fixed that it leaves open, before it gets its digest.
+
+        `known` is what stands under the same request id, so that a repeated proposal says the same.
+        """
+        ...
+
     def preview(self, plan: Plan) -> JsonObject:
         """Return what a person is shown before approving; never executes anything."""
         ...
@@ -70,6 +78,10 @@ class ActionHandler(Protocol):
 
     def inspect(self, dispatch: Dispatch, plan: Plan) -> Inspection:
         """Look whether the action could start now; no side effect."""
+        ...
+
+    def effect(self, plan: Plan) -> Effect | None:
+        """Return what the store itself can do in the commit of the barrier; None for the rest."""
         ...
 
     def execute(self, context: HandlerContext) -> HandlerAnswer:

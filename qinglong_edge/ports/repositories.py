@@ -10,9 +10,11 @@ from typing import NamedTuple, Protocol
 
 from qinglong_edge.domain import approval as approvals
 from qinglong_edge.domain import dispatch as dispatches
+from qinglong_edge.domain import evidence, resolution
 from qinglong_edge.domain.action import Plan
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.effect import Whole
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import (
@@ -23,11 +25,14 @@ from qinglong_edge.domain.policy import (
     RoleBinding,
     Subject,
 )
+from qinglong_edge.domain.recovery import RecoveryRefusal
 from qinglong_edge.domain.tick import Boot, ClockRefusal, Now
 
 Stored = Changed[Record] | Replayed[Record]
 ApprovalAnswer = Stored | approvals.ApprovalRefusal
 DispatchAnswer = Stored | dispatches.DispatchRefusal
+RecoveryAnswer = Stored | RecoveryRefusal
+Begin = dispatches.Start | Whole  # the barrier alone, or with effect and verdict in its commit
 
 
 class Queue(enum.StrEnum):
@@ -122,6 +127,10 @@ class Approvals(Protocol):
         """Return one keyset page; a damaged row is skipped and counted."""
         ...
 
+    def repeated_by(self, dispatch_id: str) -> tuple[str, ...]:
+        """Return the newest requests, at most eight, that say they repeat this dispatch."""
+        ...
+
 
 class Dispatches(Protocol):
     """Keep dispatches on their way to a verdict."""
@@ -131,13 +140,19 @@ class Dispatches(Protocol):
         ...
 
     def claim_page(
-        self, claims: tuple[dispatches.Claim, ...], start: dispatches.Start | None = None
+        self, claims: tuple[dispatches.Claim, ...], start: Begin | None = None
     ) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
-        """Claim a page in one commit; `start` also passes the first item's barrier in it."""
+        """Claim a page in one commit; `start` also passes the first item's barrier in it.
+
+        A `Whole` also has its effect and its verdict there.
+        """
         ...
 
-    def start(self, event: dispatches.Start) -> DispatchAnswer:
-        """Pass the barrier: `executing` and the armed control in one commit."""
+    def start(self, event: Begin) -> DispatchAnswer:
+        """Pass the barrier: `executing` and the armed control in one commit.
+
+        A `Whole` has its effect, its receipt and its verdict in the same one.
+        """
         ...
 
     def renew(self, event: dispatches.Renew) -> DispatchAnswer:
@@ -157,7 +172,7 @@ class Dispatches(Protocol):
         ...
 
     def complete(
-        self, event: dispatches.Complete, start: dispatches.Start | None = None
+        self, event: dispatches.Complete, start: Begin | None = None
     ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
         """Record a verdict; `start` passes the next item's barrier in the same commit.
 
@@ -178,6 +193,26 @@ class Recoveries(Protocol):
 
     def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
         """Return one page of expired executions whose next scan is due."""
+        ...
+
+    def claim(self, event: evidence.ClaimScan) -> RecoveryAnswer:
+        """Lease the right to look."""
+        ...
+
+    def renew(self, event: evidence.RenewScan) -> RecoveryAnswer:
+        """Prolong a held scan lease."""
+        ...
+
+    def observe(self, event: evidence.Observe) -> RecoveryAnswer:
+        """Record a finding that settles nothing."""
+        ...
+
+    def resolve_by_evidence(self, event: resolution.ResolveByEvidence) -> RecoveryAnswer:
+        """Store resolution, terminal state and closed control in one commit."""
+        ...
+
+    def resolve_by_person(self, event: resolution.ResolveByPerson) -> RecoveryAnswer:
+        """Store the same together with the authorization fact, under the person's fence."""
         ...
 
 

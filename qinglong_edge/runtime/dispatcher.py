@@ -1,7 +1,8 @@
 """Claim, inspect, start, execute, complete: one page of due dispatches (contract 7).
 
 A page of N actions costs N + 1 commits: the claim of the page carries the first barrier, and each
-result carries the next barrier. Whatever cannot be merged falls back to a commit of its own. The
+result carries the next barrier. An action on this database has its effect and its verdict in the
+commit of its barrier. Whatever cannot be merged falls back to a commit of its own. The
 order never changes: a barrier is durable before its `execute`, and nothing is executed whose start
 did not answer.
 """
@@ -12,13 +13,14 @@ from typing import NamedTuple
 from qinglong_edge.domain import backoff, limits
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain.decisions import Replayed
+from qinglong_edge.domain.effect import Whole
 from qinglong_edge.domain.errors import QinglongError, RowDamagedError, UnavailableError
 from qinglong_edge.domain.execution import Dispatch, Execution, Fence, Record, fence_of
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.paging import Cursor
 from qinglong_edge.executor.invoke import Returned
 from qinglong_edge.ports.handlers import Handlers
-from qinglong_edge.ports.repositories import Approvals, DispatchAnswer
+from qinglong_edge.ports.repositories import Approvals, Begin, DispatchAnswer, Stored
 from qinglong_edge.runtime import readiness
 from qinglong_edge.runtime.execution import Desk, Late, Run, verdict
 from qinglong_edge.runtime.page_loop import Batch, Counts
@@ -50,8 +52,15 @@ class _Item(NamedTuple):
 class Dispatcher:
     """Work one page at a time, strictly one item after another."""
 
-    def __init__(self, desk: Desk, approvals: Approvals, handlers: Handlers) -> None:
-        """Take the desk of one lease owner; nothing runs until a page is asked for."""
+    def __init__(
+        self, desk: Desk, approvals: Approvals, handlers: Handlers, *, whole: bool = True
+    ) -> None:
+        """Take the desk of one lease owner; nothing runs until a page is asked for.
+
+        Without `whole` an action on this database takes the road of all others: barrier, effect and
+        verdict in commits of their own.
+        """
+        self._whole = whole
         self._desk = desk
         self._approvals = approvals
         self._handlers = handlers
@@ -134,7 +143,7 @@ class Dispatcher:
         first = items[0]
         why = first.ready if isinstance(first.ready, LetGo) else self._inspect(first.ready)
         fence = Fence(self._desk.owner, first.token, first.execution.version + 1)
-        start = _start_of(first.dispatch, fence) if why is None else None
+        start = self._begin(first, fence) if why is None else None
         try:
             answers, begun = self._desk.dispatches.claim_page(claims, start)
         except _STORE_FAILED:
@@ -168,7 +177,7 @@ class Dispatcher:
         """Take one claimed item to its verdict, or let it go."""
         fence = Fence(self._desk.owner, item.token, execution.version)
         if begun is None and isinstance(item.ready, Candidate):
-            begun = self._inspect(item.ready) or self._start(_start_of(item.dispatch, fence))
+            begun = self._inspect(item.ready) or self._start(self._begin(item, fence))
         if begun is rules.DispatchRefusal.CLOCK_UNTRUSTED:
             self._put_back([(item, execution)])
         elif isinstance(item.ready, LetGo):
@@ -187,7 +196,21 @@ class Dispatcher:
             on_tick=self._flush,
         )
 
-    def _start(self, event: rules.Start) -> DispatchAnswer | None:
+    def _begin(self, item: _Item, fence: Fence) -> Begin:
+        """Return the barrier to ask for; the store has the effect behind it where it can."""
+        dispatch = item.dispatch
+        start = rules.Start(
+            dispatch.dispatch_id,
+            dispatch.approval_request_id,
+            dispatch.action.action_digest,
+            fence,
+        )
+        effect = item.ready.effect if isinstance(item.ready, Candidate) else None
+        if effect is None or not self._whole:
+            return start
+        return Whole(start, self._desk.draw_id(), effect)
+
+    def _start(self, event: Begin) -> DispatchAnswer | None:
         """Pass the barrier, together with the result that waits for it; None where nothing answers.
 
         After a failure of the merged commit both halves are tried alone: the start is the identical
@@ -215,7 +238,7 @@ class Dispatcher:
         progress = started.after.progress
         fence = None if progress is None else fence_of(progress.execution)
         if progress is None or fence is None:
-            self._counts["blocked"] += 1
+            self._count_ended(started)
             return
         self._counts["started"] += 1
         run = Run(self._desk, item, progress.execution, fence)
@@ -307,6 +330,13 @@ class Dispatcher:
                 if event is not None:
                     self._record(event)
 
+    def _count_ended(self, started: Stored) -> None:
+        """Count what ended in the commit of its barrier: blocked there, or done as a whole."""
+        progress = started.after.progress
+        if progress is not None and progress.execution.started_at_ms is not None:
+            self._counts["started"] += 1
+        self._count_verdict(started)
+
     def _count_verdict(self, answer: DispatchAnswer) -> None:
         if isinstance(answer, rules.DispatchRefusal) or answer.after.progress is None:
             self._counts["unavailable"] += 1
@@ -326,9 +356,3 @@ def _released(answer: DispatchAnswer) -> str:
         return "unavailable"
     waits = answer.after.progress.execution.status is ExecutionStatus.RETRY_WAIT
     return "retrying" if waits else "blocked"
-
-
-def _start_of(dispatch: Dispatch, fence: Fence) -> rules.Start:
-    return rules.Start(
-        dispatch.dispatch_id, dispatch.approval_request_id, dispatch.action.action_digest, fence
-    )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import ids
 from qinglong_edge.domain.action import ACTION_TYPES, Plan
+from qinglong_edge.domain.effect import Effect
 from qinglong_edge.domain.errors import DamagedError, UsageError
 from qinglong_edge.domain.execution import Dispatch
 from qinglong_edge.executor.invoke import Outstanding, Returned
@@ -32,6 +33,7 @@ class Candidate(NamedTuple):
     handler: ActionHandler
     inspect_ms: int
     execute_ms: int
+    effect: Effect | None = None
 
     @property
     def span_ms(self) -> int:
@@ -57,9 +59,10 @@ def candidate(dispatch: Dispatch, approvals: Approvals, handlers: Handlers) -> C
     inspect_ms = handlers.inspect_deadline_ms(dispatch.action.action_type)
     try:
         execute_ms = handler.deadline_ms(plan)
+        effect = handler.effect(plan)
     except UsageError:
         return LetGo("plan_invalid", retry=False)  # approved under other rules than this build's
-    return Candidate(dispatch, plan, handler, inspect_ms, execute_ms)
+    return Candidate(dispatch, plan, handler, inspect_ms, execute_ms, effect)
 
 
 def inspect(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.domain.policy import BindRole, Role
+from qinglong_edge.ports.effects import Effects, Tasks
 from qinglong_edge.ports.identities import Factors, Identities
 from qinglong_edge.ports.probe import no_probe
 from qinglong_edge.ports.repositories import (
@@ -23,11 +24,14 @@ from qinglong_edge.storage.sqlite import actions, database, meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
 from qinglong_edge.storage.sqlite.clock import SqliteClock
 from qinglong_edge.storage.sqlite.database import Journal
-from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches, SqliteRecoveries
+from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches
+from qinglong_edge.storage.sqlite.effects import SqliteEffects
 from qinglong_edge.storage.sqlite.factors import SqliteFactors
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.overview import SqliteOverview
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
+from qinglong_edge.storage.sqlite.recoveries import SqliteRecoveries
+from qinglong_edge.storage.sqlite.tasks import SqliteTasks
 from qinglong_edge.storage.sqlite.transaction import Database
 from tests.support.builders import ANA, BOB, BOT, EDGE, PROJECT
 from tests.support.clock import FakeClocks
@@ -41,7 +45,8 @@ MEMBERS = ((BOB, Role.ADMIN), (BOT, Role.OPERATOR))
 TABLES = (
     "actions", "boots", "clock", "executions", "identities", "ids", "meta", "plans", "projects",
     "role_bindings", "sessions", "prune_permit", "totp_keys", "recovery_codes", "identity_resets",
-    "authorization_facts",
+    "authorization_facts", "resolutions", "action_receipts", "task_revisions", "runs",
+    "run_attempts", "run_events",
 )  # fmt: skip
 
 
@@ -67,6 +72,8 @@ class Ports(NamedTuple):
     approvals: Approvals
     dispatches: Dispatches
     recoveries: Recoveries
+    effects: Effects
+    tasks: Tasks
     policy: Policy
     overview: Overview
     clock: Clock
@@ -249,6 +256,8 @@ def ports_of(opened: Database) -> Ports:
         SqliteApprovals(opened),
         SqliteDispatches(opened),
         SqliteRecoveries(opened),
+        SqliteEffects(opened),
+        SqliteTasks(opened),
         SqlitePolicy(opened),
         SqliteOverview(opened),
         SqliteClock(opened),

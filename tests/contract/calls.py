@@ -7,7 +7,7 @@ from qinglong_edge.domain.canonical import sha256_hex
 from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.domain.identity import Assurance, Principal
 from qinglong_edge.domain.policy import BindRole, Role, Subject, SubjectType
-from qinglong_edge.ports import identities, repositories
+from qinglong_edge.ports import effects, identities, repositories
 from qinglong_edge.ports.identities import (
     AddIdentity,
     DisableIdentity,
@@ -19,6 +19,22 @@ from qinglong_edge.ports.identities import (
 )
 from qinglong_edge.ports.repositories import Listing, TrustClock
 from tests.contract.adapters import Ports, Repositories
+from tests.contract.recovery_story import (
+    claimed_effect,
+    done_effect,
+    evidence_of,
+    observe_of,
+    perform_of,
+    person_of,
+    publish_of,
+    renew_scan_of,
+    run_of,
+    scan_of,
+    scanned,
+    started_effect,
+    unknown,
+    whole_of,
+)
 from tests.contract.story import (
     Story,
     cancel_of,
@@ -34,7 +50,7 @@ from tests.contract.story import (
     renew_of,
     start_of,
 )
-from tests.support.builders import ANA, BOB, BOT, EDGE, FENCE, HOUR_MS, PROJECT, at
+from tests.support.builders import ANA, BOB, BOT, EDGE, FENCE, HOUR_MS, LEASE_MS, PROJECT, at
 from tests.support.store import CHEAP_HASH
 
 EVE = Subject(SubjectType.USER, "eve")
@@ -50,13 +66,24 @@ class Call(NamedTuple):
 
 
 def prepare(made: Repositories) -> None:
-    """Store 1 pending, 2 approved, 3 consumed, 4 leased, 5 leased, 6 executing, eve and ada."""
+    """Store one action, at least, in each state that a call below begins with; eve and ada.
+
+    1 pending, 2 approved, 3 consumed, 4 and 5 leased, 6 executing, 7 without an answer, 8 scanned,
+    11 published a task, 12 is leased and will run it, 13 is started and will publish another,
+    14 ran it.
+    """
     story = Story(made)
     story.proposed(1)
     story.approved(2)
     story.consumed(3)
     story.claimed(4, 5)
     story.started(6)
+    unknown(story, 7)
+    scanned(story, 8)
+    done_effect(story, 11, publish_of(11))
+    claimed_effect(story, 12, run_of(12, of=11))
+    started_effect(story, 13, publish_of(13))
+    done_effect(story, 14, run_of(14, of=11))
     known = story.ports.identities
     if known is not None:
         eve = AddIdentity(PROJECT, EVE, Role.VIEWER, CHEAP_HASH, None, "add-eve", EDGE)
@@ -90,6 +117,7 @@ def enrolment_of(secret: bytes) -> EnrolTotp:
 
 SECRET, OLD_SECRET = b"s" * 20, b"o" * 20
 STRONG_EVE = Principal(EVE, Assurance.MULTI_FACTOR, "ses-1", at(0).at_ms, at(0).tick)
+STRONG_ANA = STRONG_EVE._replace(subject=ANA)
 RESET = ResetUser(EVE, CHEAP_HASH, "reset-eve")
 TRUST = TrustClock(PROJECT, ANA, FENCE)
 BIND = BindRole(PROJECT, BOB, 1, Role.VIEWER, "bind-bob", EDGE)
@@ -124,6 +152,28 @@ CALLS: dict[str, Call] = {
     "Dispatches.settle_dead_owners": Call(
         lambda p: p.dispatches.settle_dead_owners("owner-2"), writes=True
     ),
+    "Approvals.repeated_by": Call(lambda p: p.approvals.repeated_by("dsp-7"), writes=False),
+    "Dispatches.start whole": Call(
+        lambda p: p.dispatches.start(whole_of(12, run_of(12, of=11))), writes=True
+    ),
+    "Effects.perform": Call(
+        lambda p: p.effects.perform(perform_of(13, publish_of(13))), writes=True
+    ),
+    "Effects.receipt": Call(lambda p: p.effects.receipt("dsp-14"), writes=False),
+    "Tasks.find": Call(lambda p: p.tasks.find("task-11"), writes=False),
+    "Tasks.find numbered": Call(lambda p: p.tasks.find("task-11", 1), writes=False),
+    "Tasks.page": Call(lambda p: p.tasks.page(None, 9).items, writes=False),
+    "Recoveries.claim": Call(lambda p: p.recoveries.claim(scan_of(7)), writes=True),
+    "Recoveries.renew": Call(
+        lambda p: p.recoveries.renew(renew_scan_of(8, lease_ms=2 * LEASE_MS)), writes=True
+    ),
+    "Recoveries.observe": Call(lambda p: p.recoveries.observe(observe_of(8)), writes=True),
+    "Recoveries.resolve_by_evidence": Call(
+        lambda p: p.recoveries.resolve_by_evidence(evidence_of(8)), writes=True
+    ),
+    "Recoveries.resolve_by_person": Call(
+        lambda p: p.recoveries.resolve_by_person(person_of(7, STRONG_ANA)), writes=True
+    ),
     "Recoveries.list_due": Call(lambda p: p.recoveries.list_due(None, 9).items, writes=False),
     "Policy.resolve": Call(lambda p: p.policy.resolve(PROJECT, BOT), writes=False),
     "Policy.bind": Call(lambda p: p.policy.bind(BIND), writes=True),
@@ -155,7 +205,7 @@ def port_methods() -> set[str]:
     """List every method of every port of the store, from the Protocols themselves."""
     return {
         f"{name}.{member}"
-        for module in (repositories, identities)
+        for module in (repositories, identities, effects)
         for name, port in vars(module).items()
         if getattr(port, "_is_protocol", False) and port.__module__ == module.__name__
         for member, value in vars(port).items()

@@ -32,8 +32,8 @@ from tests.support.clock import WALL_MS, FakeClocks
 from tests.support.store import CHEAP_HASH
 
 STORAGE = Path(statements.__file__).parent / "sqlite"
-FILES = ("actions", "clock", "factors", "identities", "meta", "policy")
-FRAGMENTS = {"record", "identity", "session"}  # stand inside others as {name}
+FILES = ("actions", "clock", "effects", "factors", "identities", "meta", "policy")
+FRAGMENTS = {"record", "identity", "session", "revision"}  # stand inside others as {name}
 NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
@@ -256,6 +256,9 @@ SERVED_BY = [
     ("leased_by_others", "executions_due"),
     ("executing_by_others", "executions_scan"),
     ("work_waits", "executions_due"),
+    ("work_waits", "executions_scan"),
+    ("repeated_by", "actions_repeating"),
+    ("list_tasks", "task_revisions_first"),
     ("unknown_outcomes", "executions_manual"),
     ("unknown_outcomes", "executions_unknown"),
 ]

@@ -29,6 +29,7 @@ from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches
 from qinglong_edge.storage.sqlite.transaction import Database
 from tests.contract.adapters import connect
 from tests.support.clock import WALL_MS
+from tests.support.handlers import Plain
 
 PAGE = 4
 
@@ -47,7 +48,7 @@ class SteadyClocks:
         return self._system.monotonic_ms()
 
 
-class Appender:
+class Appender(Plain):
     """Carry `shell.exec` by writing the dispatch id to a file; a file remembers every call."""
 
     action_type = "shell.exec"

@@ -13,6 +13,7 @@ from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.action import Plan, plan_from_body
 from qinglong_edge.domain.canonical import Json, JsonObject, parse_object
 from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.effect import Whole
 from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import (
     Dispatch,
@@ -30,13 +31,16 @@ from qinglong_edge.domain.tick import ClockRefusal, Now
 from qinglong_edge.ports.repositories import (
     ApprovalAnswer,
     Backlog,
+    Begin,
     DispatchAnswer,
     Instant,
     Listing,
     Settlement,
     TrustClock,
 )
+from tests.support import model_recovery as recovering
 from tests.support import model_store as store
+from tests.support.model_recovery import ModelEffects, ModelRecoveries, ModelTasks
 from tests.support.model_store import ModelStore, RolledBack, Tx
 
 Order = Callable[[Record, Now], int | None]
@@ -138,6 +142,13 @@ class ModelApprovals:
 
         return self._kept.read(look)
 
+    def repeated_by(self, dispatch_id: str) -> tuple[str, ...]:
+        def look(tx: Tx) -> tuple[str, ...]:
+            said = [each.approval for each in tx.records() if each.approval.repeats == dispatch_id]
+            return tuple(each.approval_request_id for each in reversed(said))[:8]
+
+        return self._kept.read(look)
+
     def page(self, listing: Listing) -> Page[Record]:
         after, limit = listing.after, listing.limit
         if listing.queue is not None:
@@ -159,19 +170,19 @@ class ModelDispatches:
         return self._kept.read(lambda tx: _page(tx, _due, after, limit))
 
     def claim_page(
-        self, claims: tuple[rules.Claim, ...], start: rules.Start | None = None
+        self, claims: tuple[rules.Claim, ...], start: Begin | None = None
     ) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
         for event in claims:
             checks.check_claim(event)
 
         def page(tx: Tx) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
             answers = tuple(_claim(tx, event) for event in claims)
-            return answers, None if start is None else _start(tx, start)
+            return answers, None if start is None else _begin(tx, start)
 
         return self._kept.write(page)
 
-    def start(self, event: rules.Start) -> DispatchAnswer:
-        return self._kept.write(lambda tx: _start(tx, event))
+    def start(self, event: Begin) -> DispatchAnswer:
+        return self._kept.write(lambda tx: _begin(tx, event))
 
     def renew(self, event: rules.Renew) -> DispatchAnswer:
         return self._kept.write(
@@ -190,11 +201,11 @@ class ModelDispatches:
         return self._kept.write(lambda tx: _expire(tx, event))
 
     def complete(
-        self, event: rules.Complete, start: rules.Start | None = None
+        self, event: rules.Complete, start: Begin | None = None
     ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
         def both(tx: Tx) -> tuple[DispatchAnswer, DispatchAnswer | None]:
-            done = tx.apply(event.dispatch_id, lambda _, row: rules.complete(row, event, tx.now))
-            return done, None if start is None else _guarded_start(tx, start)
+            done = recovering.complete(tx, event)
+            return done, None if start is None else _guarded_begin(tx, start)
 
         return self._kept.write(both)
 
@@ -206,11 +217,25 @@ def _claim(tx: Tx, event: rules.Claim) -> DispatchAnswer:
     return tx.apply(event.dispatch_id, lambda born, row: rules.claim(born, row, event, tx.now))
 
 
-def _guarded_start(tx: Tx, event: rules.Start) -> DispatchAnswer:
+def _guarded_begin(tx: Tx, event: Begin) -> DispatchAnswer:
     try:
-        return _start(tx, event)
+        return _begin(tx, event)
     except RowDamagedError:
         return rules.DispatchRefusal.FENCE_REJECTED
+
+
+def _begin(tx: Tx, event: Begin) -> DispatchAnswer:
+    if not isinstance(event, Whole):
+        return _start(tx, event)
+    case, found = tx.case(event.start.dispatch_id), tx.find(event.start.dispatch_id)
+    if case is not None and found is not None:
+        if case.progress.execution.result_mutation_id == event.mutation_id:
+            return Replayed(found)
+    started = _start(tx, event.start)
+    if isinstance(started, rules.DispatchRefusal) or started.after.progress is None:
+        return started
+    fence = fence_of(started.after.progress.execution)
+    return started if fence is None else recovering.perform_whole(tx, event, fence)
 
 
 def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
@@ -261,14 +286,6 @@ def _released(event: rules.Release, now: Now) -> Callable[[Dispatch, Progress], 
     return lambda _, row: rules.release(row, event, now)
 
 
-class ModelRecoveries:
-    def __init__(self, kept: ModelStore) -> None:
-        self._kept = kept
-
-    def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
-        return self._kept.read(lambda tx: _page(tx, _recovery_due, after, limit))
-
-
 class ModelPolicy:
     def __init__(self, kept: ModelStore) -> None:
         self._kept = kept
@@ -308,7 +325,8 @@ class ModelOverview:
 
         def look(tx: Tx) -> bool:
             moving = [each.progress.execution for each in tx.records() if each.progress]
-            return any(waits(execution, tx.now) for execution in moving)
+            scans = any(_recovery_due(each, tx.now) is not None for each in tx.records())
+            return scans or any(waits(execution, tx.now) for execution in moving)
 
         return self._kept.waits() or self._kept.read(look)
 
@@ -353,6 +371,8 @@ class Model(NamedTuple):
     approvals: ModelApprovals
     dispatches: ModelDispatches
     recoveries: ModelRecoveries
+    effects: ModelEffects
+    tasks: ModelTasks
     policy: ModelPolicy
     overview: ModelOverview
     clock: ModelClock
@@ -362,7 +382,9 @@ def open_model(kept: ModelStore) -> Model:
     return Model(
         ModelApprovals(kept),
         ModelDispatches(kept),
-        ModelRecoveries(kept),
+        ModelRecoveries(kept, lambda tx, after, limit: _page(tx, _recovery_due, after, limit)),
+        ModelEffects(kept),
+        ModelTasks(kept),
         ModelPolicy(kept),
         ModelOverview(kept),
         ModelClock(kept),

@@ -27,6 +27,9 @@ from qinglong_edge.domain.policy import (
     RoleBinding,
     Subject,
 )
+from qinglong_edge.domain.resolution import Case
+from qinglong_edge.domain.run import Admitted
+from qinglong_edge.domain.task import TaskRevision
 from qinglong_edge.domain.tick import ClockRefusal, Now, Trust, refuse_word, sighting_after
 from qinglong_edge.ports.repositories import (
     ApprovalAnswer,
@@ -50,6 +53,9 @@ class State(NamedTuple):
     projects: dict[str, Project]
     histories: dict[tuple[str, Subject], History]
     damaged: dict[int, bool]
+    receipts: dict[int, tuple[bytes, str]]
+    revisions: dict[int, TaskRevision]
+    runs: dict[int, Admitted]
 
     def copy(self) -> "State":
         return State(
@@ -59,6 +65,9 @@ class State(NamedTuple):
             dict(self.projects),
             dict(self.histories),
             dict(self.damaged),
+            dict(self.receipts),
+            dict(self.revisions),
+            dict(self.runs),
         )
 
 
@@ -79,7 +88,9 @@ class ModelStore:
         project = Project(PROJECT, PROJECT, PROJECT, ProjectStatus.ACTIVE, 1, at_ms, at_ms)
         active = policies.BindingState.ACTIVE
         first = RoleBinding(PROJECT, ANA, 1, active, Role.OWNER, "init", ANA, at_ms)
-        self.state = State({}, {}, {}, {PROJECT: project}, {(PROJECT, ANA): (first,)}, {})
+        self.state = State(
+            {}, {}, {}, {PROJECT: project}, {(PROJECT, ANA): (first,)}, {}, {}, {}, {}
+        )
         self._lock = RLock()
 
     def write(self, body: Callable[["Tx"], Result]) -> Result:
@@ -166,15 +177,22 @@ class Tx:
     def apply(
         self, dispatch_id: str, rule: Callable[[Dispatch, Progress], rules.Answer]
     ) -> DispatchAnswer:
-        found = self.find(dispatch_id)
-        if found is None or found.dispatch is None or found.progress is None:
+        found, case = self.find(dispatch_id), self.case(dispatch_id)
+        if found is None or case is None:
             return rules.DispatchRefusal.NOT_FOUND
-        if found.dispatch.dispatch_id != dispatch_id:
-            return rules.DispatchRefusal.NOT_FOUND
-        answer = rule(found.dispatch, found.progress)
+        answer = rule(case.dispatch, case.progress)
         if isinstance(answer, Changed):
             return Changed(self.move(found, answer.after))
         return Replayed(found) if isinstance(answer, Replayed) else answer
+
+    def case(self, dispatch_id: str) -> Case | None:
+        """Return a dispatch by its own id, as its rules see it."""
+        found = self.find(dispatch_id)
+        if found is None or found.dispatch is None or found.progress is None:
+            return None
+        if found.dispatch.dispatch_id != dispatch_id:
+            return None
+        return Case(found.dispatch, found.progress, found.resolution)
 
     def unknown(self, action_digest: str) -> frozenset[str]:
         """Name the dispatches of a digest past their barrier whose outcome nobody knows."""

@@ -25,11 +25,13 @@ from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import actions, clockwork
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
 from qinglong_edge.storage.sqlite.clock import SqliteClock
-from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches, SqliteRecoveries
+from qinglong_edge.storage.sqlite.dispatches import SqliteDispatches
 from qinglong_edge.storage.sqlite.factors import SqliteFactors
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.overview import SqliteOverview
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
+from qinglong_edge.storage.sqlite.recoveries import SqliteRecoveries
+from qinglong_edge.storage.sqlite.tasks import SqliteTasks
 from qinglong_edge.storage.sqlite.transaction import Database
 from tests.support.builders import ANA, EDGE, HOUR_MS, PROJECT
 from tests.support.clock import WALL_MS, FakeClocks
@@ -134,6 +136,7 @@ def make_engine(
         policy=SqlitePolicy(database),
         identities=SqliteIdentities(database),
         factors=SqliteFactors(database),
+        tasks=SqliteTasks(database),
         clock=SqliteClock(database),
         overview=SqliteOverview(database),
         registry=registry or Registry(EMPTY, ()),

@@ -8,10 +8,10 @@ from qinglong_edge.domain import dispatch as dispatches
 from qinglong_edge.domain import paging
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import InvariantBroken, RowDamagedError
-from qinglong_edge.domain.execution import Dispatch, Progress, Record
+from qinglong_edge.domain.execution import Progress, Record
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.policy import PolicyFence, Subject
-from qinglong_edge.domain.tick import Now
+from qinglong_edge.domain.resolution import Case
 from qinglong_edge.ports.repositories import DispatchAnswer, Settlement
 from qinglong_edge.storage import statements
 from qinglong_edge.storage.sqlite import rows
@@ -19,7 +19,7 @@ from qinglong_edge.storage.sqlite.transaction import Tx, Value
 
 SQL = statements.load("qinglong_edge.storage.sqlite", "sql/actions.sql")
 
-Rule = Callable[[Dispatch, Progress, Now], dispatches.Answer]
+Rule = Callable[[Case], dispatches.Answer]
 
 
 def find(tx: Tx, name: str) -> tuple[int, Record] | None:
@@ -59,26 +59,36 @@ def move_execution(tx: Tx, key: int, before: Progress, after: Progress) -> None:
         action=key,
         expected_version=before.execution.version,
         expected_status=before.execution.status.value,
+        expected_control_version=None if before.control is None else before.control.version,
         **rows.progress_columns(after),
     )
 
 
 def apply(tx: Tx, dispatch_id: str, rule: Rule) -> DispatchAnswer:
     """Find a dispatch, ask its rule, store what the rule decided."""
-    found = find(tx, dispatch_id)
+    found = case_of(tx, dispatch_id)
     if found is None:
         return dispatches.DispatchRefusal.NOT_FOUND
-    key, record = found
-    dispatch, progress = record.dispatch, record.progress
-    if dispatch is None or progress is None or dispatch.dispatch_id != dispatch_id:
-        return dispatches.DispatchRefusal.NOT_FOUND
-    answer = rule(dispatch, progress, tx.now)
+    record, case = found
+    answer = rule(case)
     if isinstance(answer, dispatches.DispatchRefusal):
         return answer
     if isinstance(answer, Replayed):
         return Replayed(record)
-    move_execution(tx, key, progress, answer.after)
+    move_execution(tx, record.key, case.progress, answer.after)
     return Changed(record._replace(progress=answer.after))
+
+
+def case_of(tx: Tx, dispatch_id: str) -> tuple[Record, Case] | None:
+    """Return a dispatch by its own id, as its rules see it."""
+    found = find(tx, dispatch_id)
+    if found is None:
+        return None
+    record = found[1]
+    dispatch, progress = record.dispatch, record.progress
+    if dispatch is None or progress is None or dispatch.dispatch_id != dispatch_id:
+        return None
+    return record, Case(dispatch, progress, record.resolution)
 
 
 def page(tx: Tx, name: str, limit: int, order: str, **values: Value) -> Page[Record]:
@@ -91,6 +101,14 @@ def page(tx: Tx, name: str, limit: int, order: str, **values: Value) -> Page[Rec
     items, damaged = believable(shown)
     cursor = Cursor(shown[-1][order], shown[-1]["key"]) if len(found) > limit else None
     return Page(items, cursor, damaged)
+
+
+def due_page(tx: Tx, name: str, order: str, *, after: Cursor | None, limit: int) -> Page[Record]:
+    """Return one page of a queue whose keyset begins with a tick, up to now."""
+    start = after or Cursor(-1, -1)
+    return page(
+        tx, name, limit, order, tick=tx.now.tick, after_order=start.order, after_key=start.key
+    )
 
 
 def believable(found: list[sqlite3.Row]) -> tuple[list[Record], int]:

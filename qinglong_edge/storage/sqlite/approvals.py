@@ -19,6 +19,8 @@ from qinglong_edge.storage.sqlite import actions, facts, rows
 from qinglong_edge.storage.sqlite.actions import SQL
 from qinglong_edge.storage.sqlite.transaction import Database, Tx, Value
 
+REPEATS_SHOWN = 8
+
 _Rule = Callable[[approval.Approval], approval.Answer]
 
 
@@ -88,10 +90,20 @@ class SqliteApprovals:
             preview = parse_object(row["preview"], "preview", most=PREVIEW_BYTES_MAX)
         except UsageError as error:
             raise DamagedError("plan_damaged", "a stored plan cannot be read") from error
-        digests = (action.digest_of_body(row["body"]), action.preview_digest(preview))
-        if digests != (row["action_digest"].hex(), row["preview_digest"].hex()):
+        digests = (action.action_digest(plan), action.preview_digest(preview))
+        if action.plan_body(plan) != row["body"] or digests != (
+            row["action_digest"].hex(),
+            row["preview_digest"].hex(),
+        ):
             raise DamagedError("plan_damaged", "a stored plan does not match its digest")
         return plan, preview
+
+    def repeated_by(self, dispatch_id: str) -> tuple[str, ...]:
+        """Return the newest requests that name this dispatch as what they repeat."""
+        found = self._database.read(
+            lambda tx: tx.rows(SQL["repeated_by"], dispatch_id=dispatch_id, limit=REPEATS_SHOWN)
+        )
+        return tuple(row["approval_request_id"] for row in found)
 
     def page(self, listing: Listing) -> Page[Record]:
         """Return one keyset page of a queue, or of everything, newest first."""

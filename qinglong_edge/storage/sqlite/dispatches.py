@@ -6,14 +6,16 @@ from typing import Protocol, TypeVar
 
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import dispatch_checks as checks
-from qinglong_edge.domain.decisions import Changed
+from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.effect import Perform, Whole
 from qinglong_edge.domain.errors import RowDamagedError
-from qinglong_edge.domain.execution import Dispatch, Fence, Progress, Record, fence_of
+from qinglong_edge.domain.execution import Fence, Progress, Record, fence_of
 from qinglong_edge.domain.paging import Cursor, Page
+from qinglong_edge.domain.resolution import Case
 from qinglong_edge.domain.tick import Now
 from qinglong_edge.ports.probe import Step
-from qinglong_edge.ports.repositories import DispatchAnswer
-from qinglong_edge.storage.sqlite import actions
+from qinglong_edge.ports.repositories import Begin, DispatchAnswer
+from qinglong_edge.storage.sqlite import actions, effects
 from qinglong_edge.storage.sqlite.actions import SQL
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
 
@@ -28,11 +30,11 @@ class SqliteDispatches:
     def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
         """Return one page of due dispatches in (eligible, action) order."""
         return self._database.read(
-            lambda tx: _list(tx, "list_due", "eligible_tick", after=after, limit=limit)
+            lambda tx: actions.due_page(tx, "list_due", "eligible_tick", after=after, limit=limit)
         )
 
     def claim_page(
-        self, claims: tuple[rules.Claim, ...], start: rules.Start | None = None
+        self, claims: tuple[rules.Claim, ...], start: Begin | None = None
     ) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
         """Claim a page in one commit; `start` also passes the first item's barrier in it."""
         for event in claims:
@@ -40,14 +42,15 @@ class SqliteDispatches:
 
         def page(tx: Tx) -> tuple[tuple[DispatchAnswer, ...], DispatchAnswer | None]:
             answers = tuple(_claim(tx, event) for event in claims)
-            return answers, None if start is None else _guarded_start(tx, start)
+            return answers, None if start is None else _guarded_begin(tx, start)
 
         step = Step.CLAIM if start is None else Step.CLAIM_START
         return self._database.write(step, page)
 
-    def start(self, event: rules.Start) -> DispatchAnswer:
+    def start(self, event: Begin) -> DispatchAnswer:
         """Pass the barrier: `executing` and the armed control in one commit."""
-        return self._database.write(Step.START, lambda tx: _start(tx, event))
+        step = Step.PERFORM if isinstance(event, Whole) else Step.START
+        return self._database.write(step, lambda tx: _begin(tx, event))
 
     def renew(self, event: rules.Renew) -> DispatchAnswer:
         """Prolong a held lease."""
@@ -71,14 +74,14 @@ class SqliteDispatches:
         return self._database.write(Step.EXPIRE, lambda tx: _apply(tx, event, rules.expire))
 
     def complete(
-        self, event: rules.Complete, start: rules.Start | None = None
+        self, event: rules.Complete, start: Begin | None = None
     ) -> tuple[DispatchAnswer, DispatchAnswer | None]:
         """Record a verdict; `start` passes the next item's barrier in the same commit."""
         checks.check_complete(event)
 
         def both(tx: Tx) -> tuple[DispatchAnswer, DispatchAnswer | None]:
-            done = _apply(tx, event, rules.complete)
-            return done, None if start is None else _guarded_start(tx, start)
+            done = _complete(tx, event)
+            return done, None if start is None else _guarded_begin(tx, start)
 
         step = Step.COMPLETE if start is None else Step.COMPLETE_START
         return self._database.write(step, both)
@@ -88,50 +91,50 @@ class SqliteDispatches:
         return self._database.write(Step.SETTLE_OWNERS, lambda tx: _settle(tx, owner))
 
 
-class SqliteRecoveries:
-    """Find what is past the barrier without a verdict."""
-
-    def __init__(self, database: Database) -> None:
-        """Work on an open database."""
-        self._database = database
-
-    def list_due(self, after: Cursor | None, limit: int) -> Page[Record]:
-        """Return one page of expired executions whose next scan is due."""
-        return self._database.read(
-            lambda tx: _list(tx, "list_recovery_due", "next_scan_tick", after=after, limit=limit)
-        )
-
-
-def _list(tx: Tx, name: str, order: str, *, after: Cursor | None, limit: int) -> Page[Record]:
-    start = after or Cursor(-1, -1)
-    return actions.page(
-        tx, name, limit, order, tick=tx.now.tick, after_order=start.order, after_key=start.key
-    )
-
-
 def _claim(tx: Tx, event: rules.Claim) -> DispatchAnswer:
     return actions.apply(
         tx,
         event.dispatch_id,
-        lambda dispatch, before, now: rules.claim(dispatch, before, event, now),
+        lambda case: rules.claim(case.dispatch, case.progress, event, tx.now),
     )
 
 
 def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
-    def rule(dispatch: Dispatch, before: Progress, now: Now) -> rules.Answer:
+    def rule(case: Case) -> rules.Answer:
+        dispatch = case.dispatch
         seen = actions.fence(tx, dispatch.project_id, dispatch.requested_by)
         if seen is None:
             raise RowDamagedError("row_damaged", "a dispatch names a project that is not there")
-        return rules.start(dispatch, before, event, now, policy=seen[1])
+        return rules.start(dispatch, case.progress, event, tx.now, policy=seen[1])
 
     return actions.apply(tx, event.dispatch_id, rule)
 
 
-def _guarded_start(tx: Tx, event: rules.Start) -> DispatchAnswer:
-    """Start beside something that must not fall with it: a row without belief is only refused."""
+def _begin(tx: Tx, event: Begin) -> DispatchAnswer:
+    """Pass the barrier; a `Whole` has its effect and its verdict behind it at once."""
+    if not isinstance(event, Whole):
+        return _start(tx, event)
+    before = actions.case_of(tx, event.start.dispatch_id)
+    if before is not None and before[1].progress.execution.result_mutation_id == event.mutation_id:
+        return Replayed(before[0])
+    started = _start(tx, event.start)
+    if isinstance(started, rules.DispatchRefusal) or started.after.progress is None:
+        return started
+    held = fence_of(started.after.progress.execution)
+    if held is None:
+        return started
+    answer = effects.perform(tx, Perform(event.start.dispatch_id, held, event.effect))
+    if isinstance(answer, rules.DispatchRefusal):
+        return answer
+    verdict = rules.Complete(event.start.dispatch_id, held, event.mutation_id, *answer)
+    return _complete(tx, verdict)
+
+
+def _guarded_begin(tx: Tx, event: Begin) -> DispatchAnswer:
+    """Begin beside something that must not fall with it: a row without belief is only refused."""
     try:
         with tx.savepoint():
-            return _start(tx, event)
+            return _begin(tx, event)
     except RowDamagedError:
         return rules.DispatchRefusal.FENCE_REJECTED
 
@@ -150,7 +153,15 @@ def _apply(
     tx: Tx, event: Event, rule: Callable[[Progress, Event, Now], rules.Answer]
 ) -> DispatchAnswer:
     """Apply a rule that looks at the execution alone."""
-    return actions.apply(tx, event.dispatch_id, lambda _, before, now: rule(before, event, now))
+    return actions.apply(tx, event.dispatch_id, lambda case: rule(case.progress, event, tx.now))
+
+
+def _complete(tx: Tx, event: rules.Complete) -> DispatchAnswer:
+    return actions.apply(
+        tx,
+        event.dispatch_id,
+        lambda case: rules.complete(case.progress, event, tx.now, known=case.resolution),
+    )
 
 
 def _settle(tx: Tx, owner: str) -> int:

@@ -32,7 +32,7 @@ MANIFEST = (
     Migration(
         1,
         "0001_foundation.sql",
-        "a6d46eaabbf53523e4f7b69d586aaba5b5e713c2f7d28956e59b1c07d2b79e66",
+        "0c104824e1401c287dd4921808f24993c91de6c1637b7ac2fc9905bf34904b4d",
     ),
 )
 

@@ -3,12 +3,22 @@
 import sqlite3
 
 from qinglong_edge.domain.action import ActionBinding, Risk
-from qinglong_edge.domain.approval import Approval, Cancellation, Consumption, Decision
+from qinglong_edge.domain.approval import Approval, Cancellation, Consumption
+from qinglong_edge.domain.approval import Decision as ApprovalDecision
 from qinglong_edge.domain.errors import DamagedError, RowDamagedError
-from qinglong_edge.domain.execution import Execution, Progress, Record, dispatch_of
+from qinglong_edge.domain.execution import Dispatch, Execution, Progress, Record, dispatch_of
 from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
-from qinglong_edge.domain.recovery import Control, Finding, Lease, Observation
+from qinglong_edge.domain.recovery import (
+    Control,
+    Decision,
+    Finding,
+    Lease,
+    Observation,
+    Resolution,
+    Source,
+)
+from qinglong_edge.domain.resolution import settles
 from qinglong_edge.storage.sqlite.transaction import Value
 
 Columns = dict[str, Value]
@@ -22,11 +32,19 @@ def record_from_row(row: sqlite3.Row) -> Record:
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(row) from error
     dispatch = dispatch_of(approval)
-    if (dispatch is None) != (progress is None):
+    if dispatch is None or progress is None:
+        if dispatch is not None or progress is not None or row["source"] is not None:
+            raise _damaged(row)
+        return Record(approval, None, None, row["key"])
+    if dispatch.created_at_ms != progress.execution.created_at_ms:
         raise _damaged(row)
-    if dispatch and progress and dispatch.created_at_ms != progress.execution.created_at_ms:
+    try:
+        resolution = _resolution(row, dispatch)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _damaged(row) from error
+    if resolution is not None and not settles(resolution, progress):
         raise _damaged(row)
-    return Record(approval, dispatch, progress, row["key"])
+    return Record(approval, dispatch, progress, row["key"], resolution)
 
 
 def _damaged(row: sqlite3.Row) -> DamagedError:
@@ -72,11 +90,11 @@ def _approval(row: sqlite3.Row) -> Approval:
     )
 
 
-def _decision(row: sqlite3.Row) -> Decision | None:
+def _decision(row: sqlite3.Row) -> ApprovalDecision | None:
     if row["decision_id"] is None:
         return None
     _require(row, "approved", "decision_reason", "decided_by", "decided_at_ms")
-    return Decision(
+    return ApprovalDecision(
         row["decision_id"],
         row["approved"] == 1,
         row["decision_reason"],
@@ -159,6 +177,41 @@ def _control(row: sqlite3.Row) -> Control | None:
         row["started_at_ms"],
         row["control_updated_at_ms"],
     )
+
+
+def _resolution(row: sqlite3.Row, dispatch: Dispatch) -> Resolution | None:
+    if row["source"] is None:
+        return None
+    _require(row, "settled_version", "settled_id", "decision", "reason_code", "resolved_at_ms")
+    evidence, person = row["settled_digest"], row["resolved_by"]
+    return Resolution(
+        dispatch.dispatch_id,
+        dispatch.project_id,
+        row["settled_version"],
+        row["settled_id"],
+        Source(row["source"]),
+        Decision(row["decision"]),
+        None if evidence is None else evidence.hex(),
+        row["reason_code"],
+        None if person is None else subject_of(person),
+        row["resolved_at_ms"],
+        row["unprobed"] == 1,
+    )
+
+
+def resolution_columns(resolution: Resolution) -> Columns:
+    """Return the columns of `add_resolution`."""
+    return {
+        "execution_version": resolution.execution_version,
+        "mutation_id": resolution.mutation_id,
+        "source": resolution.source.value,
+        "decision": resolution.decision.value,
+        "evidence_digest": blob(resolution.evidence_digest),
+        "reason_code": resolution.reason_code,
+        "resolved_by": None if resolution.resolved_by is None else str(resolution.resolved_by),
+        "resolved_at_ms": resolution.resolved_at_ms,
+        "unprobed": int(resolution.unprobed),
+    }
 
 
 def action_columns(approval: Approval) -> Columns:

@@ -11,33 +11,31 @@ from qinglong_edge.domain.lifecycle import Cursors, End, Options
 from qinglong_edge.domain.paging import Cursor, PageBudget
 from qinglong_edge.domain.profile import Profile, local_policy
 from qinglong_edge.executor.ambient import SystemClocks
-from qinglong_edge.ports.repositories import Recoveries
 from qinglong_edge.runtime.asyncio_host import AsyncioHost
 from qinglong_edge.runtime.carrier import Hooks
+from qinglong_edge.runtime.reconciler import Reconciler
 from qinglong_edge.runtime.supervisor import Supervisor, next_cursors
 from tests.contract.adapters import ModelRepositories
 from tests.contract.lifecycle.conftest import OPTIONS
 from tests.contract.lifecycle.drivers import DRIVERS, PATIENCE_S, Stage
 from tests.contract.story import Story, changed, expire_of
 from tests.support.clock import FakeClocks
-from tests.unit.runtime.carrying import Handler, office
+from tests.unit.runtime.carrying import Handler, NoProviders, office
 from tests.unit.runtime.test_supervisor import Unreadable
 
 
 class Supervised:
     """A supervisor in a host, on the model, with one item a page and a page a phase."""
 
-    def __init__(self, name: str, recoveries: Recoveries | None = None) -> None:
+    def __init__(self, name: str, reconciler: Reconciler | None = None) -> None:
         self.story = Story(ModelRepositories(FakeClocks()))
         self.handler = Handler()
         one = PageBudget(1, 1)
         policy = local_policy(Profile.EDGE)._replace(recovery=one, dispatch=one)
-        ports = self.story.ports
+        working = office(self.story, self.handler, clocks=self.story.clocks)
+        looking = Reconciler(working.desk, self.story.ports.recoveries, NoProviders())
         supervisor = Supervisor(
-            recoveries or ports.recoveries,
-            office(self.story, self.handler, clocks=self.story.clocks).dispatcher,
-            policy,
-            self.story.clocks,
+            reconciler or looking, working.dispatcher, policy, self.story.clocks
         )
         self.stage = Stage(name, OPTIONS)
         self.stage.work = lambda cursors, stopping: next_cursors(

@@ -7,6 +7,7 @@ import pytest
 
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import CommitUnknownError, UnavailableError
+from qinglong_edge.ports.handlers import HandlerAnswer
 from tests.contract.adapters import Fault, FaultyConnection, SqliteRepositories, copied
 from tests.contract.calls import CALLS, WRITES
 from tests.support.clock import FakeClocks
@@ -41,7 +42,8 @@ def test_a_lost_answer_turns_into_a_replay_and_nothing_is_doubled(
     full.fail_next_commit(Fault.LOST_ANSWER)
     answer = CALLS[name].run(full.ports)
     assert Changed not in kinds(answer)
-    assert Replayed in kinds(answer) or answer == 0
+    same = HandlerAnswer in kinds(answer)  # an effect had before is answered like the first time
+    assert Replayed in kinds(answer) or same or answer == 0
     assert full.snapshot() == twin.snapshot()
     CALLS[name].run(full.ports)
     assert full.snapshot() == twin.snapshot()

@@ -9,6 +9,7 @@ from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.paging import Cursor, Page, advances
 from qinglong_edge.ports.repositories import Backlog, Listing, Queue
 from tests.contract.adapters import Repositories
+from tests.contract.recovery_story import scan_of
 from tests.contract.story import (
     Story,
     changed,
@@ -208,6 +209,9 @@ def test_work_waits_exactly_when_a_cycle_would_write(story: Story) -> None:
     assert not waits("owner-1")
     assert waits("owner-2")
     story.clocks.advance(LEASE_MS)
+    assert waits("owner-1")
+    assert waits("owner-2")
+    changed(story.ports.recoveries.claim(scan_of(2)))
     assert not waits("owner-2")
     changed(story.ports.dispatches.complete(complete_of(2))[0])
     assert not waits("owner-2")

@@ -17,9 +17,10 @@ from qinglong_edge.ports.handlers import (
     Inspection,
     Readiness,
 )
+from tests.support.handlers import Plain
 
 
-class Handler:
+class Handler(Plain):
     """Do nothing, for one type."""
 
     def __init__(self, action_type: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from qinglong_edge.actions.shell_exec import (
-    ENV_ITEMS_MAX,
     NoAnswerError,
     ShellExec,
     answer_of,
@@ -19,6 +18,7 @@ from qinglong_edge.actions.shell_exec import (
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.action import Plan, PlanFile, action_digest
 from qinglong_edge.domain.canonical import sha256_hex
+from qinglong_edge.domain.command_line import ENV_ITEMS_MAX
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.execution import Outcome
 from qinglong_edge.domain.machines import ExecutionStatus

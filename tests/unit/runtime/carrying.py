@@ -12,6 +12,7 @@ from qinglong_edge.domain.tick import Reading
 from qinglong_edge.executor.ambient import SystemClocks
 from qinglong_edge.executor.invoke import Outstanding
 from qinglong_edge.ports.ambient import Clocks
+from qinglong_edge.ports.evidence import EvidenceProvider
 from qinglong_edge.ports.handlers import (
     ActionHandler,
     HandlerAnswer,
@@ -27,6 +28,7 @@ from tests.contract.story import OWNER, Story, propose_of
 from tests.support.builders import action_binding, shell_plan
 from tests.support.clock import FakeClocks
 from tests.support.entropy import CounterEntropy
+from tests.support.handlers import Plain
 
 DONE = HandlerAnswer(Outcome.SUCCEEDED, "exit_0")
 SHELL, RUN = "shell.exec", "run.create"
@@ -48,7 +50,7 @@ class RunningClocks:
         return self._real.monotonic_ms()
 
 
-class Handler:
+class Handler(Plain):
     """Carry one type: what `inspect` and `execute` do is the test's; both are remembered."""
 
     def __init__(
@@ -104,6 +106,16 @@ class Carried:
 
     def inspect_deadline_ms(self, action_type: str) -> int:
         return self._inspect_ms
+
+
+class NoProviders:
+    """Know nobody who looks for evidence."""
+
+    def provider(self, action_type: str) -> EvidenceProvider | None:
+        return None
+
+    def inspect_deadline_ms(self, action_type: str) -> int:
+        return 2_000
 
 
 def ready(dispatch: Dispatch) -> Inspection:

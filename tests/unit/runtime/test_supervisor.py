@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
@@ -12,10 +13,10 @@ from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.paging import Cursor, PageBudget, StopReason
 from qinglong_edge.domain.profile import Profile, ResourcePolicy, local_policy
 from qinglong_edge.ports.handlers import HandlerAnswer, HandlerContext
-from qinglong_edge.ports.repositories import Recoveries
+from qinglong_edge.runtime.reconciler import Reconciler
 from qinglong_edge.runtime.supervisor import Cursors, Cycle, Supervisor, next_cursors
 from tests.contract.story import Story, changed, expire_of
-from tests.unit.runtime.carrying import DONE, Handler, office
+from tests.unit.runtime.carrying import DONE, Handler, NoProviders, office
 from tests.unit.runtime.test_dispatcher import consumed
 
 
@@ -31,11 +32,11 @@ def supervisor(
     handler: Handler,
     budgets: ResourcePolicy = EDGE,
     *,
-    recoveries: Recoveries | None = None,
+    reconciler: Reconciler | None = None,
 ) -> Supervisor:
     working = office(story, handler, clocks=story.clocks)
-    listed = recoveries or story.ports.recoveries
-    return Supervisor(listed, working.dispatcher, budgets, story.clocks)
+    looking = reconciler or Reconciler(working.desk, story.ports.recoveries, NoProviders())
+    return Supervisor(looking, working.dispatcher, budgets, story.clocks)
 
 
 def cycle(made: Supervisor, cursors: Cursors | None = None, *, stop: bool = False) -> Cycle:
@@ -55,7 +56,7 @@ def test_recovery_runs_first_and_both_phases_sum_their_pages(story: Story) -> No
     consumed(story, 3, 4, 5)
     handler = Handler()
     done = cycle(supervisor(story, handler, policy(PageBudget(4, 1), PageBudget(2, 2))))
-    assert (done.recovery.counts["scanned"], done.recovery.counts["deferred"]) == (2, 2)
+    assert (done.recovery.counts["scanned"], done.recovery.counts["manual_required"]) == (2, 2)
     assert done.recovery.stop_reason is StopReason.COMPLETE
     assert (done.dispatch.counts["succeeded"], done.dispatch.pages) == (3, 2)
     assert not done.dispatch.remaining
@@ -78,10 +79,15 @@ def test_a_spent_budget_leaves_a_cursor_for_the_next_cycle(story: Story) -> None
     assert next_cursors(second) == Cursors(None, None)
 
 
-class Unreadable:
+class Unreadable(Reconciler):
     """Fail to list, as a locked store does."""
 
-    def list_due(self, _after: Cursor | None, _limit: int) -> NoReturn:
+    def __init__(self) -> None:
+        """Take nothing: it never comes to a store."""
+
+    def reconcile_page(
+        self, after: Cursor | None, limit: int, may_begin: Callable[[], bool]
+    ) -> NoReturn:
         raise UnavailableError("store_busy", "no")
 
 
@@ -91,7 +97,7 @@ def test_a_recovery_that_cannot_be_listed_skips_dispatch(story: Story) -> None:
     consumed(story, 1)
     handler = Handler()
     with pytest.raises(UnavailableError):
-        cycle(supervisor(story, handler, recoveries=Unreadable()))
+        cycle(supervisor(story, handler, reconciler=Unreadable()))
     assert (handler.inspected, handler.executed) == ([], [])
     assert story.status() is ExecutionStatus.PENDING
 

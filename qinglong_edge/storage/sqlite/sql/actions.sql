@@ -10,8 +10,11 @@ SELECT a.key, p.project_id, a.approval_request_id, a.version, a.state, a.permiss
   e.result_mutation_id, e.last_result_code, e.completed_at_ms, e.created_at_ms, e.updated_at_ms,
   e.control_status, e.control_version, e.next_scan_tick, e.scan_owner, e.scan_token,
   e.scan_from_tick, e.scan_expires_tick, e.finding_count, e.finding_mutation_id, e.finding,
-  e.finding_code, e.evidence_digest, e.control_updated_at_ms
+  e.finding_code, e.evidence_digest, e.control_updated_at_ms,
+  r.execution_version AS settled_version, r.mutation_id AS settled_id, r.source, r.decision,
+  r.evidence_digest AS settled_digest, r.reason_code, r.resolved_by, r.resolved_at_ms, r.unprobed
 FROM actions a JOIN projects p ON p.key = a.project LEFT JOIN executions e ON e.action = a.key
+  LEFT JOIN resolutions r ON r.action = a.key
 
 -- name: record_of_id
 -- The action that an approval id or a dispatch id names.
@@ -115,6 +118,19 @@ UPDATE executions SET status = :status, version = :version, attempt_count = :att
   finding_mutation_id = :finding_mutation_id, finding = :finding, finding_code = :finding_code,
   evidence_digest = :evidence_digest, control_updated_at_ms = :control_updated_at_ms
 WHERE action = :action AND version = :expected_version AND status = :expected_status
+  AND control_version IS :expected_control_version
+
+-- name: add_resolution
+-- How recovery settled an outcome, in the commit that closes it.
+INSERT INTO resolutions (action, execution_version, mutation_id, source, decision, evidence_digest,
+  reason_code, resolved_by, resolved_at_ms, unprobed)
+VALUES (:action, :execution_version, :mutation_id, :source, :decision, :evidence_digest,
+  :reason_code, :resolved_by, :resolved_at_ms, :unprobed)
+
+-- name: repeated_by
+-- The newest requests that name a dispatch as what they repeat.
+SELECT approval_request_id FROM actions INDEXED BY actions_repeating
+WHERE repeats = :dispatch_id ORDER BY key DESC LIMIT :limit
 
 -- name: list_due
 -- Due dispatches in keyset order.
@@ -200,7 +216,9 @@ WHERE state IN ('pending', 'approved') AND state = 'pending' AND expires_at_ms >
 SELECT EXISTS (SELECT 1 FROM executions WHERE eligible_tick IS NOT NULL AND
     (eligible_tick <= :tick OR (status = 'leased' AND lease_owner <> :owner)))
   OR EXISTS (SELECT 1 FROM executions WHERE next_scan_tick IS NOT NULL
-    AND lease_owner <> :owner AND lease_expires_tick > :tick) AS waits
+    AND lease_owner <> :owner AND lease_expires_tick > :tick)
+  OR EXISTS (SELECT 1 FROM executions WHERE next_scan_tick <= :tick
+    AND lease_expires_tick <= :tick) AS waits
 
 -- name: bytes_on_disk
 -- The size of the database file in pages, as bytes.

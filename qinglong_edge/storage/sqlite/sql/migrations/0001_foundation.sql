@@ -122,7 +122,8 @@ CREATE TABLE identity_resets (
 -- Every id that a client may draw, in one tree: unique across kinds, found by one lookup.
 CREATE TABLE ids (
   id TEXT PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
-  kind TEXT NOT NULL CHECK (kind IN ('approval', 'decision', 'consumption', 'dispatch', 'cancel')),
+  kind TEXT NOT NULL CHECK (kind IN
+    ('approval', 'decision', 'consumption', 'dispatch', 'cancel', 'resolution')),
   action INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -196,6 +197,7 @@ CREATE TABLE actions (
 
 CREATE INDEX actions_open ON actions (project, expires_at_ms)
   WHERE state IN ('pending', 'approved');
+CREATE INDEX actions_repeating ON actions (repeats) WHERE repeats IS NOT NULL;
 
 -- Execution and recovery control: one row, because every verdict writes both.
 -- The control's execution version is the row's version; its resolution id is the row's result id.
@@ -304,10 +306,103 @@ CREATE TABLE plans (
   preview BLOB NOT NULL CHECK (length(preview) BETWEEN 2 AND 40960)
 ) STRICT;
 
--- Who proved what for an approval of high or critical risk; no token, no code.
+-- How recovery settled an outcome; the execution and its control were closed in the same commit.
+CREATE TABLE resolutions (
+  action INTEGER PRIMARY KEY REFERENCES executions (action),
+  execution_version INTEGER NOT NULL CHECK (execution_version BETWEEN 1 AND 2147483646),
+  mutation_id TEXT NOT NULL CHECK (length(mutation_id) BETWEEN 1 AND 64),
+  source TEXT NOT NULL CHECK (source IN ('automatic_evidence', 'human')),
+  decision TEXT NOT NULL
+    CHECK (decision IN ('confirm_succeeded', 'confirm_failed', 'abandon_unknown')),
+  evidence_digest BLOB CHECK (length(evidence_digest) = 32),
+  reason_code TEXT NOT NULL CHECK (length(reason_code) BETWEEN 1 AND 64),
+  resolved_by TEXT CHECK (resolved_by GLOB 'user:?*'),
+  resolved_at_ms INTEGER NOT NULL,
+  unprobed INTEGER NOT NULL CHECK (unprobed IN (0, 1)),
+  CHECK (
+    (source = 'automatic_evidence' AND decision <> 'abandon_unknown'
+      AND evidence_digest IS NOT NULL AND resolved_by IS NULL AND unprobed = 0)
+    OR (source = 'human' AND resolved_by IS NOT NULL)
+  )
+) STRICT;
+
+-- What an action on this database left, in the commit that had its effect: the bytes are the proof.
+CREATE TABLE action_receipts (
+  action INTEGER PRIMARY KEY REFERENCES executions (action),
+  resource_type TEXT NOT NULL CHECK (resource_type IN ('run', 'task_revision')),
+  resource_id TEXT NOT NULL CHECK (length(resource_id) BETWEEN 1 AND 64),
+  body BLOB NOT NULL CHECK (length(body) BETWEEN 2 AND 4096),
+  evidence_digest BLOB NOT NULL CHECK (length(evidence_digest) = 32),
+  UNIQUE (resource_type, resource_id)
+) STRICT;
+
+-- Every revision of every task; the newest one of a task is what a run is pinned to.
+CREATE TABLE task_revisions (
+  key INTEGER PRIMARY KEY,
+  project INTEGER NOT NULL REFERENCES projects (key),
+  task_id TEXT NOT NULL CHECK (length(task_id) BETWEEN 1 AND 48),
+  number INTEGER NOT NULL CHECK (number BETWEEN 1 AND 2147483647),
+  name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 255),
+  body BLOB NOT NULL CHECK (length(body) BETWEEN 2 AND 65536),
+  digest BLOB NOT NULL CHECK (length(digest) = 32),
+  action INTEGER NOT NULL REFERENCES actions (key),
+  created_at_ms INTEGER NOT NULL,
+  UNIQUE (project, task_id, number)
+) STRICT;
+CREATE UNIQUE INDEX task_revisions_of_action ON task_revisions (action);
+CREATE INDEX task_revisions_first ON task_revisions (key) WHERE number = 1;
+
+CREATE TABLE runs (
+  key INTEGER PRIMARY KEY,
+  run_id TEXT NOT NULL UNIQUE CHECK (length(run_id) BETWEEN 1 AND 64),
+  project INTEGER NOT NULL REFERENCES projects (key),
+  task_id TEXT NOT NULL,
+  task_revision TEXT NOT NULL,
+  task_name TEXT NOT NULL,
+  priority INTEGER NOT NULL CHECK (priority BETWEEN -2147483648 AND 2147483647),
+  trigger_type TEXT NOT NULL,
+  execution_origin TEXT NOT NULL,
+  execution_owner TEXT NOT NULL,
+  triggered_by TEXT NOT NULL,
+  request_id TEXT NOT NULL,
+  idempotency_key TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('queued')),
+  version INTEGER NOT NULL CHECK (version BETWEEN 0 AND 2147483647),
+  event_sequence INTEGER NOT NULL CHECK (event_sequence BETWEEN 0 AND 2147483647),
+  created_at_ms INTEGER NOT NULL,
+  queued_at_ms INTEGER NOT NULL,
+  UNIQUE (project, idempotency_key)
+) STRICT;
+
+CREATE TABLE run_attempts (
+  attempt_id TEXT PRIMARY KEY CHECK (length(attempt_id) BETWEEN 1 AND 64),
+  run INTEGER NOT NULL REFERENCES runs (key),
+  number INTEGER NOT NULL CHECK (number >= 1),
+  status TEXT NOT NULL CHECK (status IN ('claimed')),
+  executor_type TEXT NOT NULL CHECK (executor_type IN ('local_process')),
+  callback_sequence INTEGER NOT NULL CHECK (callback_sequence >= 0),
+  created_at_ms INTEGER NOT NULL,
+  UNIQUE (run, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE run_events (
+  run INTEGER NOT NULL REFERENCES runs (key),
+  sequence INTEGER NOT NULL CHECK (sequence >= 1),
+  event_id TEXT NOT NULL CHECK (length(event_id) BETWEEN 1 AND 64),
+  type TEXT NOT NULL,
+  dedupe_key TEXT,
+  actor_type TEXT NOT NULL,
+  actor_id TEXT,
+  payload TEXT NOT NULL CHECK (length(payload) BETWEEN 2 AND 16384),
+  created_at_ms INTEGER NOT NULL,
+  PRIMARY KEY (run, sequence)
+) STRICT, WITHOUT ROWID;
+
+-- Who proved what for an approval of high or critical risk, and for an outcome that a person
+-- settled; no token, no code.
 CREATE TABLE authorization_facts (
   action INTEGER NOT NULL REFERENCES actions (key),
-  kind TEXT NOT NULL CHECK (kind IN ('decision')),
+  kind TEXT NOT NULL CHECK (kind IN ('decision', 'resolution')),
   mutation_id TEXT NOT NULL CHECK (length(mutation_id) BETWEEN 1 AND 64),
   authorized_by TEXT NOT NULL CHECK (authorized_by GLOB 'user:?*'),
   authentication_id TEXT NOT NULL CHECK (length(authentication_id) BETWEEN 1 AND 128),
@@ -381,6 +476,14 @@ BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER ids_are_immutable BEFORE UPDATE ON ids
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 
+CREATE TRIGGER resolutions_are_immutable BEFORE UPDATE ON resolutions
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER action_receipts_are_immutable BEFORE UPDATE ON action_receipts
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER task_revisions_are_immutable BEFORE UPDATE ON task_revisions
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER run_events_are_immutable BEFORE UPDATE ON run_events
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER authorization_facts_are_immutable BEFORE UPDATE ON authorization_facts
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER identity_resets_are_immutable BEFORE UPDATE ON identity_resets
@@ -407,6 +510,20 @@ WHEN EXISTS (SELECT 1 FROM role_bindings WHERE project = NEW.project
   AND ((subject = NEW.subject AND version = NEW.version) OR mutation_id = NEW.mutation_id))
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 
+CREATE TRIGGER resolutions_are_not_replaced BEFORE INSERT ON resolutions
+WHEN EXISTS (SELECT 1 FROM resolutions WHERE action = NEW.action)
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER action_receipts_are_not_replaced BEFORE INSERT ON action_receipts
+WHEN EXISTS (SELECT 1 FROM action_receipts WHERE action = NEW.action
+  OR (resource_type = NEW.resource_type AND resource_id = NEW.resource_id))
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER task_revisions_are_not_replaced BEFORE INSERT ON task_revisions
+WHEN EXISTS (SELECT 1 FROM task_revisions WHERE key = NEW.key OR action = NEW.action
+  OR (project = NEW.project AND task_id = NEW.task_id AND number = NEW.number))
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
+CREATE TRIGGER run_events_are_not_replaced BEFORE INSERT ON run_events
+WHEN EXISTS (SELECT 1 FROM run_events WHERE run = NEW.run AND sequence = NEW.sequence)
+BEGIN SELECT RAISE(ABORT, 'immutable'); END;
 CREATE TRIGGER authorization_facts_are_not_replaced BEFORE INSERT ON authorization_facts
 WHEN EXISTS (SELECT 1 FROM authorization_facts WHERE action = NEW.action AND kind = NEW.kind)
 BEGIN SELECT RAISE(ABORT, 'immutable'); END;
@@ -422,6 +539,18 @@ WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permi
 CREATE TRIGGER plans_stay BEFORE DELETE ON plans
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
 CREATE TRIGGER ids_stay BEFORE DELETE ON ids
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER resolutions_stay BEFORE DELETE ON resolutions
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER action_receipts_stay BEFORE DELETE ON action_receipts
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER task_revisions_stay BEFORE DELETE ON task_revisions
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER runs_stay BEFORE DELETE ON runs
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER run_attempts_stay BEFORE DELETE ON run_attempts
+WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
+CREATE TRIGGER run_events_stay BEFORE DELETE ON run_events
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
 CREATE TRIGGER authorization_facts_stay BEFORE DELETE ON authorization_facts
 WHEN NOT EXISTS (SELECT 1 FROM prune_permit) BEGIN SELECT RAISE(ABORT, 'no permit'); END;
