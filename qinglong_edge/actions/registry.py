@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from qinglong_edge.actions.manifest import Manifest
 from qinglong_edge.domain.action import ACTION_TYPES
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import InvariantBroken, RefusedError, UsageError
+from qinglong_edge.domain.errors import InvariantBroken, QinglongError, RefusedError, UsageError
 from qinglong_edge.ports.handlers import ActionHandler
 
 
@@ -19,17 +19,34 @@ class Reach(enum.StrEnum):
 
 
 class Registry:
-    """Hold the handlers of this build behind one manifest; immutable, so any thread may ask."""
+    """Hold the handlers of this build behind one manifest; immutable, so any thread may ask.
 
-    def __init__(self, manifest: Manifest, handlers: Iterable[ActionHandler]) -> None:
+    In place of a manifest that cannot be believed it holds the reason, and raises it wherever the
+    answer would rest on the manifest: who only reads other things is not stopped by it.
+    """
+
+    def __init__(
+        self, manifest: Manifest | QinglongError, handlers: Iterable[ActionHandler]
+    ) -> None:
         """Take one handler a type; a second one or an unknown type is `InvariantBroken`."""
-        self._manifest = manifest
+        self._read = manifest
         self._carried: dict[str, ActionHandler] = {}
         for handler in handlers:
             name = handler.action_type
             if name not in ACTION_TYPES or name in self._carried:
                 raise InvariantBroken(f"two handlers of one type, or of none: {name}")
             self._carried[name] = handler
+
+    @property
+    def damage(self) -> QinglongError | None:
+        """Return why the manifest cannot be believed; None where it can."""
+        return self._read if isinstance(self._read, QinglongError) else None
+
+    @property
+    def _manifest(self) -> Manifest:
+        if isinstance(self._read, QinglongError):
+            raise self._read
+        return self._read
 
     def with_manifest(self, manifest: Manifest) -> "Registry":
         """Return the same handlers behind another manifest."""

@@ -223,7 +223,9 @@ def one_cycle(owner: StateOwner, engine: Engine) -> Answer:
 
 
 def serve(owner: StateOwner, engine: Engine, log: Log, args: JsonObject) -> Answer:
-    """Serve until a signal ends it."""
+    """Serve until a signal ends it; a manifest that cannot be believed is no beginning."""
+    if engine.registry.damage is not None:
+        raise engine.registry.damage
     daemon = Daemon(owner, engine, log, lifecycle.options_of(engine.facts.policy))
     path, group = args["socket"], args["socket_group"]
     daemon.listen(None if path is None else str(path), None if group is None else str(group))

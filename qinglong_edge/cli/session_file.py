@@ -29,6 +29,7 @@ SESSION_NAME = "session"
 _DIRECTORY = "qinglong-edge"
 _PRIVATE = 0o600
 _PRIVATE_DIRECTORY = 0o700
+_HINT = "remove it and log in again; it must be a regular file of yours, mode 0600"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -90,7 +91,7 @@ def load(path: str) -> StoredSession | None:
         return None
     except (OSError, ValueError) as error:
         message = f"session file: cannot be read: {plain(path)[:256]}"
-        raise UsageError("file_unreadable", message) from error
+        raise UsageError("file_unreadable", message, {"hint": _HINT}) from error
     try:
         return _parse(data)
     except UsageError as error:
@@ -201,7 +202,7 @@ def _insecure(path: str) -> UsageError:
     return UsageError(
         "session_file_insecure",
         f"others may have read or replaced the session file: {plain(path)[:256]}",
-        {"hint": "remove it and log in again; it must be a regular file of yours, mode 0600"},
+        {"hint": _HINT},
     )
 
 

@@ -6,7 +6,7 @@ two to three times the bytes. Its lock ends with the process.
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from qinglong_edge.actions.manifest import read_manifest
@@ -19,6 +19,7 @@ from qinglong_edge.domain.errors import DamagedError, RefusedError, UnavailableE
 from qinglong_edge.domain.profile import Profile, local_policy
 from qinglong_edge.executor.logs import ActionLogs, log_name, read_log
 from qinglong_edge.executor.passwords import Here
+from qinglong_edge.ports.handlers import ActionHandler
 from qinglong_edge.storage import filesystem
 from qinglong_edge.storage.sqlite import actions, database, epoch_file, meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
@@ -146,7 +147,7 @@ class StateOwner:
             SqliteFactors(opened),
             SqliteClock(opened),
             SqliteOverview(opened),
-            Registry(read_manifest(self._state_dir), handlers),
+            _registry(self._state_dir, handlers),
             Here(around.entropy, around.clocks),
             around.clocks,
             around.entropy,
@@ -168,6 +169,14 @@ class StateOwner:
             len(migrations.MANIFEST),
             recorded.created_at_ms,
         )
+
+
+def _registry(state_dir: str, handlers: Iterable[ActionHandler]) -> Registry:
+    """Return the handlers behind the manifest, or behind what is wrong with it."""
+    try:
+        return Registry(read_manifest(state_dir), handlers)
+    except (DamagedError, UnavailableError) as error:
+        return Registry(error, handlers)
 
 
 def _reader(logs_dir: str) -> Callable[[str], tuple[bytes, bool]]:
