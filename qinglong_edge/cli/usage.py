@@ -28,6 +28,7 @@ _HINTS = {
     "handler_not_enabled": "list the type in STATE/manifest.json; docs/operations.md shows how",
     "log_damaged": "remove that file from STATE/logs: it is output, and no outcome rests on it",
     "log_unreadable": "STATE/logs (0700) and what lies there must belong to the state's uid",
+    "login_required": f"{PROGRAM} login NAME opens a session",
     "manifest_damaged": _MANIFEST,
     "manifest_unreadable": _MANIFEST,
     "migration_required": f"{PROGRAM} migrate brings the state to this program's schema",
@@ -54,8 +55,6 @@ def hint(error: QinglongError) -> str | None:
         return own
     if error.code in _HINTS:
         return _HINTS[error.code]
-    if error.code == "login_required":
-        return f"{PROGRAM} login NAME opens a session"
     if isinstance(error, UsageError):
         return f"{PROGRAM} -h lists the commands"
     if isinstance(error, UnavailableError):
