@@ -2,9 +2,10 @@
 """Build `qinglong-edge.pyz`: the same sources give the same bytes.
 
 Into the archive go the `*.py` and `*.sql` files and `py.typed` under `qinglong_edge/`, sorted by
-name, every entry with one fixed time and mode, behind a launcher that is a constant. Modification
-times, umask, working directory and the order of directory entries leave no trace. Another zlib may
-compress differently; `--stored` does not depend on it and needs no zlib on the device.
+name, every entry with one fixed time and mode, behind a launcher that is a constant; `schema.sql`
+stays out, for it only repeats to readers what the migrations do. Modification times, umask,
+working directory and the order of directory entries leave no trace. Another zlib may compress
+differently; `--stored` does not depend on it and needs no zlib on the device.
 """
 
 import argparse
@@ -25,6 +26,7 @@ ENTRY_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip entry can hold
 ENTRY_MODE = 0o100644 << 16
 UNIX = 3  # ZipInfo would take the building system's number
 COMPRESS_LEVEL = 9
+UNUSED = "schema.sql"  # for readers, and for the test that compares it with the migrations
 LAUNCHER = b'''\
 """Start qinglong-edge from its archive."""
 
@@ -54,7 +56,8 @@ def members(root: Path) -> list[tuple[str, bytes]]:
         folders[:] = [name for name in folders if name != "__pycache__" and name[0] != "."]
         for name in names:
             path = Path(folder, name)
-            if name[0] == "." or not (name == "py.typed" or path.suffix in {".py", ".sql"}):
+            shipped = name == "py.typed" or path.suffix in {".py", ".sql"}
+            if name[0] == "." or name == UNUSED or not shipped:
                 continue
             if path.is_symlink():
                 raise BuildError(f"{path}: a link is not a source file")

@@ -19,13 +19,13 @@ from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.action import ACTION_TYPES
 from qinglong_edge.domain.canonical import Fields, Json, canonical_bytes, parse_object
 from qinglong_edge.domain.errors import DamagedError, UnavailableError, UsageError
+from qinglong_edge.executor import private_file
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_BYTES_MAX = 16_384
 MANIFEST_SCHEMA_VERSION = 1
 
 _NEW_NAME = ".manifest.json.new"
-_PRIVATE_FILE = 0o600
 
 
 class Deadlines(NamedTuple):
@@ -129,16 +129,9 @@ def read_manifest(state_dir: str) -> Manifest:
     Raises `DamagedError` (`manifest_damaged`) for a link, a foreign or widely writable file, or
     any other shape; `UnavailableError` (`manifest_unreadable`) where the machine cannot read it.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     path = os.path.join(state_dir, MANIFEST_NAME)
     try:
-        _check_private(os.lstat(path))
-        fd = os.open(path, flags)
-        try:
-            _check_private(os.fstat(fd))
-            data = os.read(fd, MANIFEST_BYTES_MAX + 1)
-        finally:
-            os.close(fd)
+        data, _ = private_file.read(path, _check_private, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError:
         return EMPTY
     except OSError as error:
@@ -168,29 +161,11 @@ def write_manifest(state_dir: str, manifest: Manifest) -> None:
     try:
         directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _replace(directory, data)
+            with suppress(FileNotFoundError):  # what a crash left
+                os.unlink(_NEW_NAME, dir_fd=directory)
+            private_file.replace(_NEW_NAME, MANIFEST_NAME, data, dir_fd=directory, sync=True)
             os.fsync(directory)
         finally:
             os.close(directory)
     except OSError as error:
         raise UnavailableError("manifest_not_written", "the manifest cannot be written") from error
-
-
-def _replace(directory: int, data: bytes) -> None:
-    with suppress(FileNotFoundError):  # what a crash left
-        os.unlink(_NEW_NAME, dir_fd=directory)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(_NEW_NAME, flags, _PRIVATE_FILE, dir_fd=directory)
-    try:
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(_NEW_NAME, MANIFEST_NAME, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(_NEW_NAME, dir_fd=directory)
-        raise

@@ -3,10 +3,10 @@
 import enum
 from collections.abc import Iterable
 
-from qinglong_edge.actions.manifest import Manifest
+from qinglong_edge.actions.manifest import EMPTY, Manifest
 from qinglong_edge.domain.action import ACTION_TYPES, Capability
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import InvariantBroken, RefusedError, UsageError
+from qinglong_edge.domain.errors import InvariantBroken, QinglongError, RefusedError, UsageError
 from qinglong_edge.ports.evidence import EvidenceProvider
 from qinglong_edge.ports.handlers import ActionHandler
 
@@ -22,13 +22,15 @@ class Reach(enum.StrEnum):
 class Registry:
     """Hold the handlers of this build behind one manifest; immutable, so any thread may ask.
 
-    Evidence is looked for whatever the manifest says: a type that was disabled since must not keep
-    its unknown outcomes.
+    In place of a manifest that cannot be believed it holds the reason, and raises it wherever the
+    answer would rest on the manifest: who only reads other things is not stopped by it. Evidence is
+    looked for whatever the manifest says: a type that was disabled since must not keep its unknown
+    outcomes.
     """
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Manifest | QinglongError,
         handlers: Iterable[ActionHandler],
         providers: Iterable[EvidenceProvider] = (),
     ) -> None:
@@ -37,7 +39,7 @@ class Registry:
         A second one or an unknown type is `InvariantBroken`, and so is a provider that claims to be
         automatic for a type that is manual_only.
         """
-        self._manifest = manifest
+        self._read = manifest
         self._carried: dict[str, ActionHandler] = {}
         self._providers: dict[str, EvidenceProvider] = {}
         for provider in providers:
@@ -53,6 +55,17 @@ class Registry:
                 raise InvariantBroken(f"two handlers of one type, or of none: {name}")
             self._carried[name] = handler
 
+    @property
+    def damage(self) -> QinglongError | None:
+        """Return why the manifest cannot be believed; None where it can."""
+        return self._read if isinstance(self._read, QinglongError) else None
+
+    @property
+    def _manifest(self) -> Manifest:
+        if isinstance(self._read, QinglongError):
+            raise self._read
+        return self._read
+
     def with_manifest(self, manifest: Manifest) -> "Registry":
         """Return the same handlers behind another manifest."""
         return Registry(manifest, self._carried.values(), self._providers.values())
@@ -66,6 +79,11 @@ class Registry:
     def provider(self, action_type: str) -> EvidenceProvider | None:
         """Return who looks for evidence of a type, or None."""
         return self._providers.get(action_type)
+
+    def look_deadline_ms(self, action_type: str) -> int:
+        """Return how long looking for evidence may take, whatever became of the manifest."""
+        manifest = EMPTY if isinstance(self._read, QinglongError) else self._read
+        return manifest.inspect_deadline_ms(action_type)
 
     def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long `inspect` of this type may take."""

@@ -61,6 +61,10 @@ class Enabled:
         """Return who looks for evidence of a type, or None."""
         return self.registry.provider(action_type)
 
+    def look_deadline_ms(self, action_type: str) -> int:
+        """Return how long looking for evidence may take."""
+        return self.registry.look_deadline_ms(action_type)
+
     def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long `inspect` of this type may take."""
         return self.registry.inspect_deadline_ms(action_type)
@@ -228,7 +232,9 @@ def one_cycle(owner: StateOwner, engine: Engine) -> Answer:
 
 
 def serve(owner: StateOwner, engine: Engine, log: Log, args: JsonObject) -> Answer:
-    """Serve until a signal ends it."""
+    """Serve until a signal ends it; a manifest that cannot be believed is no beginning."""
+    if engine.registry.damage is not None:
+        raise engine.registry.damage
     daemon = Daemon(owner, engine, log, lifecycle.options_of(engine.facts.policy))
     path, group = args["socket"], args["socket_group"]
     daemon.listen(None if path is None else str(path), None if group is None else str(group))

@@ -16,29 +16,17 @@ from qinglong_edge.cli.usage import help_text, hint
 from qinglong_edge.commands.engine import Answer
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import (
-    DamagedError,
+    EXIT_BUG,
     QinglongError,
-    RefusedError,
     UnavailableError,
-    UsageError,
+    exit_code_of,
 )
 
 if TYPE_CHECKING:
     from qinglong_edge.cli.session_file import StoredSession
 
-EXIT_USAGE = 2
-EXIT_REFUSED = 3
-EXIT_UNAVAILABLE = 4
-EXIT_DAMAGED = 5
-EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
-_FAMILIES: tuple[tuple[type[QinglongError], int], ...] = (
-    (UsageError, EXIT_USAGE),
-    (RefusedError, EXIT_REFUSED),
-    (UnavailableError, EXIT_UNAVAILABLE),
-    (DamagedError, EXIT_DAMAGED),
-)
 _PACKAGES = {"sqlite3": "python3-sqlite3", "_sqlite3": "python3-sqlite3"}
 _STANDARD_DESCRIPTORS = (0, 1, 2)
 
@@ -64,14 +52,6 @@ def main(argv: Sequence[str], surroundings: Surroundings, *, carry: Carry | None
         return exit_code_of(failure)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-
-
-def exit_code_of(error: QinglongError) -> int:
-    """Return the exit code of an error's family."""
-    for family, code in _FAMILIES:
-        if isinstance(error, family):
-            return code
-    return EXIT_BUG
 
 
 def _answer(request: Request, surroundings: Surroundings, *, carry: Carry | None) -> Answer:
@@ -233,8 +213,9 @@ def run() -> NoReturn:
         try:
             code = main(sys.argv[1:], _surroundings(streams))
         except ImportError as error:
-            _print_error(_missing_module(error), streams.stderr, as_json=as_json)
-            code = EXIT_UNAVAILABLE
+            missing = _missing_module(error)
+            _print_error(missing, streams.stderr, as_json=as_json)
+            code = exit_code_of(missing)
         except Exception as error:  # noqa: BLE001  # as in main
             _print_error(_internal(error), streams.stderr, as_json=as_json)
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from qinglong_edge.cli.inputs import read_file, without_newline
@@ -17,6 +18,7 @@ from qinglong_edge.cli.text import plain
 from qinglong_edge.domain import ids
 from qinglong_edge.domain.canonical import Fields, Json, canonical_bytes, parse_object
 from qinglong_edge.domain.errors import UnavailableError, UsageError
+from qinglong_edge.executor import private_file
 from qinglong_edge.ports.ambient import Entropy
 
 SCHEMA_VERSION = 1
@@ -27,8 +29,8 @@ SYSTEM_STATE_WITHOUT_VAR = "/etc/qinglong-edge"  # where /var lies in memory, as
 SESSION_NAME = "session"
 
 _DIRECTORY = "qinglong-edge"
-_PRIVATE = 0o600
 _PRIVATE_DIRECTORY = 0o700
+_HINT = "remove it and log in again; it must be a regular file of yours, mode 0600"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -76,21 +78,14 @@ def read_session(path: str) -> str | None:
 
 def load(path: str) -> StoredSession | None:
     """Return all that a session file says; raises what `read_session` raises."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        if stat.S_ISLNK(os.lstat(path).st_mode):
-            raise _insecure(path)
-        descriptor = os.open(path, flags)
-        try:
-            _check_private(path, os.fstat(descriptor))
-            data = os.read(descriptor, SESSION_BYTES_MAX + 1)
-        finally:
-            os.close(descriptor)
+        check = partial(_check_private, path)
+        data, _ = private_file.read(path, check, SESSION_BYTES_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         message = f"session file: cannot be read: {plain(path)[:256]}"
-        raise UsageError("file_unreadable", message) from error
+        raise UsageError("file_unreadable", message, {"hint": _HINT}) from error
     try:
         return _parse(data)
     except UsageError as error:
@@ -123,21 +118,10 @@ def write_session(path: str, session: StoredSession, *, entropy: Entropy) -> Non
     _refuse_strangers(path)
     directory = os.path.dirname(path)
     new = os.path.join(directory, f".{os.path.basename(path)[:64]}.{entropy(8).hex()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if directory:
             os.makedirs(directory, mode=_PRIVATE_DIRECTORY, exist_ok=True)
-        descriptor = os.open(new, flags, _PRIVATE)
-        try:
-            try:
-                _write_all(descriptor, canonical_bytes(body) + b"\n")
-            finally:
-                os.close(descriptor)
-            os.rename(new, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(new)
-            raise
+        private_file.replace(new, path, canonical_bytes(body) + b"\n")
     except (OSError, ValueError) as error:
         message = f"the session file cannot be written: {plain(path)[:256]}"
         raise UnavailableError("session_file_not_written", message) from error
@@ -201,7 +185,7 @@ def _insecure(path: str) -> UsageError:
     return UsageError(
         "session_file_insecure",
         f"others may have read or replaced the session file: {plain(path)[:256]}",
-        {"hint": "remove it and log in again; it must be a regular file of yours, mode 0600"},
+        {"hint": _HINT},
     )
 
 
@@ -216,9 +200,3 @@ def _parse(data: bytes) -> StoredSession:
     if not known or not texts or type(expires) is not int:
         raise UsageError("session_file_malformed", "session: a member has the wrong type")
     return StoredSession(str(subject), str(token), expires)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import cast
 
 from qinglong_edge.actions.database import ReceiptEvidence
-from qinglong_edge.actions.manifest import read_manifest
+from qinglong_edge.actions.manifest import Manifest, read_manifest
 from qinglong_edge.actions.registry import Registry
 from qinglong_edge.actions.run_create import RunCreate
 from qinglong_edge.actions.shell_exec import ShellExec
@@ -18,7 +18,7 @@ from qinglong_edge.actions.task_publish import TaskPublish
 from qinglong_edge.cli.request import Surroundings
 from qinglong_edge.commands.engine import Engine, StateFacts
 from qinglong_edge.domain import limits, receipt
-from qinglong_edge.domain.errors import DamagedError, RefusedError, UnavailableError
+from qinglong_edge.domain.errors import DamagedError, QinglongError, RefusedError, UnavailableError
 from qinglong_edge.domain.ids import new_id
 from qinglong_edge.domain.profile import Profile, local_policy
 from qinglong_edge.executor.logs import ActionLogs, log_name, read_log
@@ -174,7 +174,7 @@ class StateOwner:
             TaskPublish(effects),
         )
         providers = [ReceiptEvidence(name, effects) for name in receipt.WORDS]
-        return Registry(read_manifest(self._state_dir), handlers, providers)
+        return Registry(_manifest(self._state_dir), handlers, providers)
 
     def _facts(self, recorded: Meta) -> StateFacts:
         return StateFacts(
@@ -190,6 +190,14 @@ class StateOwner:
             len(migrations.MANIFEST),
             recorded.created_at_ms,
         )
+
+
+def _manifest(state_dir: str) -> Manifest | QinglongError:
+    """Return the manifest, or what is wrong with it."""
+    try:
+        return read_manifest(state_dir)
+    except (DamagedError, UnavailableError) as error:
+        return error
 
 
 def _reader(logs_dir: str) -> Callable[[str], tuple[bytes, bool]]:

@@ -18,10 +18,19 @@ _EXITS = """\
 exit: 0 done, 2 usage, 3 refused, 4 unavailable, 5 damaged, 10 converging, 20 a person is needed,
 70 a bug"""
 
+_AGAIN = "wait a moment and repeat the same call"
+_MANIFEST = "write STATE/manifest.json again, mode 0600; docs/operations.md shows how"
+_NO_COPY = "keep the files for a person: an older copy would run again what was done since"
+
 _HINTS = {
     "clock_untrusted": f"set the clock, wait ten minutes, or believe it: {PROGRAM} clock trust",
     "handler_not_available": f"{PROGRAM} handler list shows what this build carries",
     "handler_not_enabled": "list the type in STATE/manifest.json; docs/operations.md shows how",
+    "log_damaged": "remove that file from STATE/logs: it is output, and no outcome rests on it",
+    "log_unreadable": "STATE/logs (0700) and what lies there must belong to the state's uid",
+    "login_required": f"{PROGRAM} login NAME opens a session",
+    "manifest_damaged": _MANIFEST,
+    "manifest_unreadable": _MANIFEST,
     "migration_required": f"{PROGRAM} migrate brings the state to this program's schema",
     "not_initialised": f"{PROGRAM} init --owner NAME makes one; or name another with --state DIR",
     "proposal_denied": "name an agent with --token-file FILE; users decide, they do not propose",
@@ -30,6 +39,10 @@ _HINTS = {
     "repeats_required": "name that dispatch with --repeats, and a risk of high or critical",
     "state_busy": "try again when the other command has ended",
     "state_volatile": "choose a directory on flash or disk, or say --volatile to init",
+    "storage_error": f"{_AGAIN}; if it stays, look at the owner and the mode of the state's files",
+    "store_damaged": _NO_COPY,
+    "store_missing": "bring back the database itself, or name another directory with --state DIR",
+    "store_rolled_back": "bring back the newer database: this one would run again what was done",
     "strong_authentication_required": "log in again with --totp or --recovery-code",
     "too_many_pending": f"{PROGRAM} action list --state pending shows what waits for a decision",
 }
@@ -42,14 +55,14 @@ def hint(error: QinglongError) -> str | None:
         return own
     if error.code in _HINTS:
         return _HINTS[error.code]
-    if error.code == "login_required":
-        return f"{PROGRAM} login NAME opens a session"
     if isinstance(error, UsageError):
         return f"{PROGRAM} -h lists the commands"
     if isinstance(error, UnavailableError):
-        return "wait a moment and repeat the same call" if error.retryable else None
+        return _AGAIN if error.retryable else None
     if isinstance(error, DamagedError):
-        return f"change nothing and look: {PROGRAM} verify"
+        return (
+            f"change nothing and look: {PROGRAM} verify; where it answers the same, call a person"
+        )
     if isinstance(error, RefusedError):
         return None
     return "this is a bug; what was stored before stands, and no action is repeated"

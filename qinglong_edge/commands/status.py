@@ -1,10 +1,11 @@
 """The commands that only look at the whole: `status`, `profile show`, `verify`, `handler list`."""
 
+from qinglong_edge.actions.manifest import read_manifest
 from qinglong_edge.commands.authority import require, require_or_owner
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.domain import profile
 from qinglong_edge.domain.canonical import Fields, Json, JsonObject
-from qinglong_edge.domain.errors import UsageError
+from qinglong_edge.domain.errors import QinglongError, UsageError
 from qinglong_edge.domain.tick import Trust
 
 CONVERGING = 10
@@ -16,12 +17,14 @@ def status(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     Fields(args, "status").done()
     require_or_owner(engine, caller, "project.read")
     backlog, now = engine.overview.backlog(), engine.overview.instant().now
-    trusted = now.trust is Trust.TRUSTED
+    trusted, damage = now.trust is Trust.TRUSTED, engine.registry.damage
     reasons: list[Json] = [] if trusted else ["clock_untrusted"]
+    if damage is not None:
+        reasons.append(damage.code)
     health, code = "ok", 0
     if backlog.due or backlog.waiting or backlog.executing or backlog.recovery_due:
         health, code = "converging", CONVERGING
-    if backlog.manual_required or not trusted:
+    if backlog.manual_required or reasons:
         health, code = "attention", ATTENTION
     facts = engine.facts
     body: JsonObject = {
@@ -49,10 +52,17 @@ def status(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
 
 
 def verify(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
-    """Check database, references, rows and plan digests; exit 20 where a person is needed."""
+    """Check database, references, rows, plan digests and manifest; exit 20 if a person is needed.
+
+    The manifest is read anew: an owner that serves goes on with the one that it believed last.
+    """
     Fields(args, "verify").done()
     require_or_owner(engine, caller, "project.read")
     found = engine.overview.problems()
+    try:
+        read_manifest(engine.facts.state_dir)
+    except QinglongError as error:
+        found.append({"row": None, "problem": error.code})
     return Answer({"ok": not found, "problems": found}, ATTENTION if found else 0)
 
 

@@ -19,13 +19,12 @@ from qinglong_edge.domain.canonical import (
     parse_object,
 )
 from qinglong_edge.domain.errors import (
-    DamagedError,
+    EXITS,
     Details,
     InvariantBroken,
     QinglongError,
-    RefusedError,
-    UnavailableError,
     UsageError,
+    exit_code_of,
 )
 
 VERSION = 1
@@ -38,14 +37,6 @@ CODE_CHARS_MAX = 64
 
 CODE = "protocol"
 EXITS_DONE = frozenset({0, 10, 20})
-EXIT_BUG = 70
-FAMILIES: Mapping[int, type[QinglongError]] = {
-    2: UsageError,
-    3: RefusedError,
-    4: UnavailableError,
-    5: DamagedError,
-    EXIT_BUG: QinglongError,
-}
 
 
 class Request(NamedTuple):
@@ -138,7 +129,7 @@ def decode_part(line: bytes) -> Part:
     fields = _frame(line, "answer")
     exit_code, text, more = fields.take("exit"), fields.take("part"), fields.take("more")
     fields.done()
-    if type(exit_code) is not int or exit_code not in EXITS_DONE | FAMILIES.keys():
+    if type(exit_code) is not int or exit_code not in EXITS_DONE | EXITS.keys():
         raise protocol_error("answer.exit: is no exit code of this program")
     if not isinstance(text, str) or not 1 <= len(text.encode()) <= PART_BYTES_MAX:
         raise protocol_error(f"answer.part: must be text of 1 to {PART_BYTES_MAX} bytes")
@@ -166,14 +157,6 @@ def decode_answer(parts: Iterable[Part]) -> Answer | QinglongError:
     return _decode_error(exit_code, body)
 
 
-def exit_code_of(error: QinglongError) -> int:
-    """Return the exit code of an error's family."""
-    for code, family in FAMILIES.items():
-        if isinstance(error, family):
-            return code
-    return EXIT_BUG
-
-
 def _decode_error(exit_code: int, body: Json) -> QinglongError:
     try:
         outer = Fields(body, "answer")
@@ -188,7 +171,7 @@ def _decode_error(exit_code: int, body: Json) -> QinglongError:
         raise protocol_error(f"error.code: must be 1 to {CODE_CHARS_MAX} characters")
     if not isinstance(message, str) or not isinstance(retryable, bool):
         raise protocol_error("error: must have a message, and say whether to try again")
-    found = FAMILIES[exit_code](code, message, _details(details))
+    found = EXITS[exit_code](code, message, _details(details))
     found.retryable = retryable
     return found
 

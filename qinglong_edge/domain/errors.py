@@ -1,10 +1,12 @@
-"""The five error families, named by what the caller may do next.
+"""The five error families, named by what the caller may do next; each has its exit code.
 
 A lost race is a value; a broken rule is an exception. Everything that a correct program meets every
 day (not due, already decided, someone else won) is a refusal value of its machine; the commands
 turn a refusal into `RefusedError`. Messages hold no secret and no foreign text: the cause stays in
 `__cause__`.
 """
+
+from collections.abc import Mapping
 
 Detail = str | int | bool | None
 Details = dict[str, "Detail | list[Detail]"]
@@ -58,3 +60,18 @@ class InvariantBroken(QinglongError):
     def __init__(self, message: str, details: Details | None = None) -> None:
         """Keep what disagreed; the code is always `invariant_broken`."""
         super().__init__("invariant_broken", message, details)
+
+
+EXIT_BUG = 70
+EXITS: Mapping[int, type[QinglongError]] = {
+    2: UsageError,
+    3: RefusedError,
+    4: UnavailableError,
+    5: DamagedError,
+    EXIT_BUG: QinglongError,
+}
+
+
+def exit_code_of(error: QinglongError) -> int:
+    """Return the exit code of an error's family; what belongs to none is a bug."""
+    return next(code for code, family in EXITS.items() if isinstance(error, family))

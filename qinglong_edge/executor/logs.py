@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.errors import DamagedError, UnavailableError
+from qinglong_edge.executor import private_file
 
 LAST_LINE_BYTES = 96  # kept free for the line that says how much is missing
 _NAME_CHARS_MAX = limits.ID_CHARS_MAX + len(".log")
 _PRIVATE_DIRECTORY = 0o700
-_PRIVATE_FILE = 0o600
 
 
 class LogFaults(NamedTuple):
@@ -50,8 +50,7 @@ class ActionLogs:
         try:
             directory = _open_directory(self._logs_dir, make=True)
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(name, flags, _PRIVATE_FILE, dir_fd=directory)
+                fd = private_file.create(name, dir_fd=directory)
             finally:
                 os.close(directory)
         except OSError:
@@ -128,23 +127,16 @@ def read_log(logs_dir: str, name: str, *, most: int, offset: int = 0) -> LogPart
     try:
         directory = _open_directory(logs_dir, make=False)
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            _check_private(found)
-            fd = os.open(name, flags, dir_fd=directory)
+            data, size = private_file.read(
+                name, _check_private, most, dir_fd=directory, offset=offset
+            )
         finally:
             os.close(directory)
-        try:
-            found = os.fstat(fd)
-            _check_private(found)
-            data = os.pread(fd, most, offset)
-        finally:
-            os.close(fd)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnavailableError("log_unreadable", "the log cannot be read") from error
-    return LogPart(data, offset + len(data) < found.st_size)
+    return LogPart(data, offset + len(data) < size)
 
 
 def _check_private(found: os.stat_result) -> None:

@@ -106,7 +106,7 @@ class Reconciler:
     def _lease_ms(self, provider: EvidenceProvider | None) -> int:
         look_ms = 0
         if provider is not None:
-            look_ms = self._providers.inspect_deadline_ms(provider.action_type)
+            look_ms = self._providers.look_deadline_ms(provider.action_type)
         return min(look_ms + limits.PAGE_SLACK_MS, limits.LEASE_MS_MAX)
 
 

@@ -76,7 +76,7 @@ def person_of(n: int, principal: Principal, **changes: Any) -> ResolveByPerson:
 
 
 def task_of(n: int, **changes: Any) -> Task:
-    raw = {"schema_version": 1, "task_id": f"task-{n}", "name": f"Task {n}"}
+    raw: dict[str, Any] = {"schema_version": 1, "task_id": f"task-{n}", "name": f"Task {n}"}
     return parse_task({**raw, "argv": ["/bin/true"]}, "task")._replace(**changes)
 
 

@@ -149,7 +149,7 @@ def test_a_full_store_refuses_whole_or_takes_whole(
 def test_a_full_store_runs_out_in_the_end(full: SqliteRepositories) -> None:
     padded(full)
     codes = [refusal(full, n) for n in range(100, 130)]
-    assert set(codes) == {None, "disk_full"}
+    assert "disk_full" in codes
     assert CALLS["Approvals.page"].run(full.ports)
 
 

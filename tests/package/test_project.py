@@ -71,6 +71,10 @@ def test_every_data_file_of_the_package_is_in_the_wheel() -> None:
     }
     assert package / "py.typed" in there
     assert there - shipped == set()
+    kept_out = PROJECT["tool"]["setuptools"]["exclude-package-data"]["*"]
+    assert {path for pattern in kept_out for path in package.glob(pattern)} == {
+        package / "storage" / "sqlite" / "sql" / "schema.sql"
+    }
 
 
 def test_every_folder_of_sources_is_a_package() -> None:

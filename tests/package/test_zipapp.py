@@ -80,7 +80,7 @@ def test_only_sources_are_inside(copy: Path, tmp_path: Path) -> None:
     wanted = [
         path.relative_to(copy).as_posix()
         for path in (copy / PACKAGE).rglob("*")
-        if path.suffix in {".py", ".sql"} or path.name == "py.typed"
+        if path.name != "schema.sql" and (path.suffix in {".py", ".sql"} or path.name == "py.typed")
     ]
     with zipfile.ZipFile(output) as found:
         assert found.namelist() == sorted(["__main__.py", *wanted])

@@ -24,11 +24,10 @@ from typing import Any, NamedTuple
 
 from qinglong_edge.actions.shell_exec import ShellExec
 from qinglong_edge.cli import wiring
-from qinglong_edge.cli.main import exit_code_of
 from qinglong_edge.cli.request import Options, Request, Streams, Surroundings
 from qinglong_edge.domain.action import Plan
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import QinglongError
+from qinglong_edge.domain.errors import QinglongError, exit_code_of
 from qinglong_edge.domain.execution import Dispatch
 from qinglong_edge.domain.tick import Reading
 from qinglong_edge.executor.ambient import SystemClocks, system_entropy

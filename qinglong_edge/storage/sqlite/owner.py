@@ -160,4 +160,7 @@ def _current(descriptor: int, directory: int) -> bool:
 
 
 def _insecure() -> RefusedError:
-    return RefusedError("state_insecure", "the lock file is not a file of its own")
+    return RefusedError(
+        "state_insecure",
+        "the lock file is not a file of its own: end what uses this state, then remove it",
+    )

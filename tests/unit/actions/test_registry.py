@@ -7,7 +7,7 @@ from qinglong_edge.actions.registry import Reach, Registry
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.action import ACTION_TYPES, Plan
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import InvariantBroken, RefusedError, UsageError
+from qinglong_edge.domain.errors import DamagedError, InvariantBroken, RefusedError, UsageError
 from qinglong_edge.domain.execution import Dispatch, Outcome
 from qinglong_edge.ports.handlers import (
     ActionHandler,
@@ -100,6 +100,23 @@ def test_two_handlers_of_one_type_or_one_of_none_are_refused(second: str) -> Non
 def test_inspect_has_the_deadline_of_the_manifest() -> None:
     assert REGISTRY.inspect_deadline_ms("shell.exec") == 7
     assert REGISTRY.inspect_deadline_ms("run.create") == limits.HANDLER_DEADLINE_MS_DEFAULT
+
+
+def test_a_manifest_that_cannot_be_believed_is_told_to_whoever_asks_for_a_handler() -> None:
+    damage = DamagedError("manifest_damaged", "x")
+    registry = Registry(damage, [SHELL])
+    assert registry.damage is damage
+    assert registry.with_manifest(MANIFEST).damage is None
+    assert registry.reach("http.request") is Reach.NOT_AVAILABLE
+    for ask in (
+        lambda: registry.find("shell.exec"),
+        lambda: registry.require("shell.exec"),
+        lambda: registry.inspect_deadline_ms("shell.exec"),
+        lambda: registry.describe()[0],
+    ):
+        with pytest.raises(DamagedError) as caught:
+            ask()
+        assert caught.value is damage
 
 
 def test_every_action_type_is_described() -> None:

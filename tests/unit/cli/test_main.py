@@ -217,3 +217,21 @@ def test_a_terminal_bounds_the_width() -> None:
     lines = printed(around)[0].splitlines()
     assert max(map(len, lines)) == 60
     assert "d" * 36 in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (UnavailableError("storage_error", "m"), "owner and the mode"),
+        (UnavailableError("manifest_unreadable", "m"), "STATE/manifest.json"),
+        (UnavailableError("log_unreadable", "m"), "STATE/logs"),
+        (DamagedError("log_damaged", "m"), "STATE/logs"),
+        (DamagedError("store_rolled_back", "m"), "newer database"),
+        (DamagedError("row_damaged", "m"), "verify; where it answers the same"),
+    ],
+)
+def test_an_error_about_a_file_of_the_state_says_what_to_do(
+    error: QinglongError, step: str
+) -> None:
+    _, _, text = play("status", answer=error)
+    assert step in text.splitlines()[-1]

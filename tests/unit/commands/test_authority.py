@@ -29,8 +29,6 @@ from tests.support.store import (
     add_agent,
     add_user,
     log_in,
-    make_engine,
-    open_store,
     token,
 )
 
@@ -44,23 +42,6 @@ GARBAGE = [
     "\ud800" * 43,
     token("nobody's"),
 ]
-
-
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
-def database(clocks: FakeClocks) -> Database:
-    return open_store(":memory:", clocks)
-
-
-@pytest.fixture
-def engine(database: Database, clocks: FakeClocks) -> Engine:
-    engine = make_engine(database, clocks)
-    add_user(engine, "ana", Role.OWNER)
-    return engine
 
 
 def refusal(ask: Callable[..., object], *asked: Any) -> RefusedError:

@@ -17,22 +17,13 @@ from tests.support.store import (
     add_agent,
     add_user,
     log_in,
-    make_engine,
-    open_store,
 )
 
 DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
-def engine(clocks: FakeClocks) -> Engine:
-    engine = make_engine(open_store(":memory:", clocks), clocks)
-    add_user(engine, "ana", Role.OWNER)
+def engine(engine: Engine) -> Engine:
     add_user(engine, "adam", Role.ADMIN)
     add_agent(engine, "bot", Role.OPERATOR)
     return engine

@@ -13,15 +13,13 @@ from qinglong_edge.domain.policy import BindRole, Role, Subject
 from qinglong_edge.executor.passwords import verify
 from qinglong_edge.storage.sqlite.transaction import Database
 from tests.support.builders import ANA, BOB, BOT, EDGE, PROJECT
-from tests.support.clock import WALL_MS, FakeClocks
+from tests.support.clock import WALL_MS
 from tests.support.store import (
     NOBODY,
     STATE_OWNER,
     add_agent,
     add_user,
     log_in,
-    make_engine,
-    open_store,
     token,
 )
 
@@ -45,15 +43,8 @@ each_command = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def database() -> Database:
-    return open_store(":memory:", FakeClocks())
-
-
-@pytest.fixture
-def engine(database: Database) -> Engine:
+def engine(engine: Engine) -> Engine:
     """Return an engine whose users are ana (owner) and bob (viewer)."""
-    engine = make_engine(database, FakeClocks())
-    add_user(engine, "ana", Role.OWNER)
     add_user(engine, "bob", Role.VIEWER)
     return engine
 

@@ -20,8 +20,6 @@ from tests.support.store import (
     add_agent,
     add_user,
     log_in,
-    make_engine,
-    open_store,
     token,
 )
 
@@ -34,23 +32,6 @@ LOGIN = {
     "session_id": "ses-1",
 }
 MINE = Caller(token("mine"), None, is_state_owner=False)
-
-
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
-def database(clocks: FakeClocks) -> Database:
-    return open_store(":memory:", clocks)
-
-
-@pytest.fixture
-def engine(database: Database, clocks: FakeClocks) -> Engine:
-    engine = make_engine(database, clocks)
-    add_user(engine, "ana", Role.OWNER)
-    return engine
 
 
 def refused(engine: Engine, **changes: Any) -> RefusedError:

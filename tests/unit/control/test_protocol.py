@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from qinglong_edge.commands.engine import Answer
-from qinglong_edge.control import protocol
 from qinglong_edge.control.protocol import (
     LINE_BYTES_MAX,
     PART_BYTES_MAX,
@@ -17,9 +16,9 @@ from qinglong_edge.control.protocol import (
     decode_request,
     encode_answer,
     encode_request,
-    exit_code_of,
 )
 from qinglong_edge.domain.errors import (
+    EXITS,
     CommitUnknownError,
     DamagedError,
     InvariantBroken,
@@ -28,6 +27,7 @@ from qinglong_edge.domain.errors import (
     RowDamagedError,
     UnavailableError,
     UsageError,
+    exit_code_of,
 )
 
 REQUEST: dict[str, Any] = {
@@ -179,7 +179,7 @@ def test_an_error_comes_back_in_its_family(
     assert {decode_part(line).exit_code for line in encode_answer(error)} == {exit_code}
     found = carried(error)
     assert isinstance(found, QinglongError)
-    assert type(found) is protocol.FAMILIES[exit_code]
+    assert type(found) is EXITS[exit_code]
     assert isinstance(error, type(found))
     assert (found.code, found.message, found.details) == (error.code, error.message, error.details)
     assert found.retryable is retryable

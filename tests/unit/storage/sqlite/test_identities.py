@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +6,9 @@ import pytest
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.identity import (
-    Assurance,
     Identity,
     IdentityRefusal,
     IdentityState,
-    Session,
 )
 from qinglong_edge.domain.policy import (
     Authority,
@@ -22,38 +19,17 @@ from qinglong_edge.domain.policy import (
     Subject,
     SubjectType,
 )
-from qinglong_edge.ports.identities import AddIdentity, DisableIdentity, OpenSession
+from qinglong_edge.ports.identities import AddIdentity, DisableIdentity
 from qinglong_edge.ports.probe import CrashPoint, Moment, Step
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
 from qinglong_edge.storage.sqlite.transaction import Database
-from tests.support.builders import ANA, BOB, BOT, EDGE, HOUR_MS, PROJECT
+from tests.support.builders import ANA, BOB, BOT, PROJECT
 from tests.support.clock import WALL_MS, FakeClocks
 from tests.support.store import CHEAP_HASH, open_store
+from tests.unit.storage.sqlite.subjects import AGENT, DISABLE, OWNER, USER, added, opened
 
-USER = AddIdentity(PROJECT, BOB, Role.VIEWER, CHEAP_HASH, None, "add-bob", ANA)
-AGENT = AddIdentity(PROJECT, BOT, Role.OPERATOR, None, "1" * 64, "add-bot", ANA)
-OWNER = AddIdentity(PROJECT, ANA, Role.OWNER, CHEAP_HASH, None, "add-ana", EDGE)
-DISABLE = DisableIdentity(PROJECT, BOB, "end-bob", ANA)
-OPEN = OpenSession("ses-1", "a" * 64, BOB, Assurance.SINGLE_FACTOR, HOUR_MS, 1)
 TABLES = ("identities", "role_bindings", "sessions")
-
-
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
-def database(clocks: FakeClocks) -> Iterator[Database]:
-    opened = open_store(":memory:", clocks)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def identities(database: Database) -> SqliteIdentities:
-    return SqliteIdentities(database)
 
 
 def stored(database: Database) -> list[tuple[Any, ...]]:
@@ -63,17 +39,6 @@ def stored(database: Database) -> list[tuple[Any, ...]]:
         for table in TABLES
         for row in database.connection.execute(f"SELECT * FROM {table}")
     ]
-
-
-def added(identities: SqliteIdentities, *events: AddIdentity) -> list[Identity]:
-    answers = [identities.add(event) for event in events]
-    return [answer.after for answer in answers if isinstance(answer, Changed)]
-
-
-def opened(identities: SqliteIdentities, **changes: Any) -> Session:
-    answer = identities.open_session(OPEN._replace(**changes))
-    assert isinstance(answer, Changed), answer
-    return answer.after
 
 
 def test_a_user_is_born_with_a_role_in_one_commit(

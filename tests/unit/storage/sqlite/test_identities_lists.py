@@ -1,41 +1,15 @@
 """Lists of users and agents on SQLite, and rows that nobody can believe."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from qinglong_edge.domain.decisions import Changed
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.paging import Cursor
 from qinglong_edge.domain.policy import BindRole, Role, Subject, SubjectType
-from qinglong_edge.ports.identities import AddIdentity
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.policy import SqlitePolicy
 from qinglong_edge.storage.sqlite.transaction import Database
-from tests.support.builders import ANA, BOB, BOT, EDGE, PROJECT
-from tests.support.clock import FakeClocks
-from tests.support.store import CHEAP_HASH, open_store
-
-USER = AddIdentity(PROJECT, BOB, Role.VIEWER, CHEAP_HASH, None, "add-bob", ANA)
-AGENT = AddIdentity(PROJECT, BOT, Role.OPERATOR, None, "1" * 64, "add-bot", ANA)
-OWNER = AddIdentity(PROJECT, ANA, Role.OWNER, CHEAP_HASH, None, "add-ana", EDGE)
-
-
-@pytest.fixture
-def database() -> Iterator[Database]:
-    opened = open_store(":memory:", FakeClocks())
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def identities(database: Database) -> SqliteIdentities:
-    return SqliteIdentities(database)
-
-
-def added(identities: SqliteIdentities, *events: AddIdentity) -> None:
-    for event in events:
-        assert isinstance(identities.add(event), Changed)
+from tests.support.builders import ANA, BOB, BOT, PROJECT
+from tests.unit.storage.sqlite.subjects import AGENT, OWNER, USER, added
 
 
 def test_a_list_shows_one_kind_with_the_roles_of_now(

@@ -1,54 +1,17 @@
 """Sessions on SQLite: how they open, how long they hold, how many there are."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.decisions import Replayed
 from qinglong_edge.domain.errors import DamagedError, UsageError
 from qinglong_edge.domain.identity import SESSIONS_MAX, Assurance, IdentityRefusal, Session
-from qinglong_edge.domain.policy import Role
-from qinglong_edge.ports.identities import AddIdentity, DisableIdentity, OpenSession
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.transaction import Database
-from tests.support.builders import ANA, BOB, BOT, EDGE, HOUR_MS, PROJECT
+from tests.support.builders import ANA, BOB, BOT, HOUR_MS
 from tests.support.clock import WALL_MS, FakeClocks
-from tests.support.store import CHEAP_HASH, open_store
-
-USER = AddIdentity(PROJECT, BOB, Role.VIEWER, CHEAP_HASH, None, "add-bob", ANA)
-AGENT = AddIdentity(PROJECT, BOT, Role.OPERATOR, None, "1" * 64, "add-bot", ANA)
-OWNER = AddIdentity(PROJECT, ANA, Role.OWNER, CHEAP_HASH, None, "add-ana", EDGE)
-DISABLE = DisableIdentity(PROJECT, BOB, "end-bob", ANA)
-OPEN = OpenSession("ses-1", "a" * 64, BOB, Assurance.SINGLE_FACTOR, HOUR_MS, 1)
-
-
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
-def database(clocks: FakeClocks) -> Iterator[Database]:
-    opened = open_store(":memory:", clocks)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def identities(database: Database) -> SqliteIdentities:
-    return SqliteIdentities(database)
-
-
-def added(identities: SqliteIdentities, *events: AddIdentity) -> None:
-    for event in events:
-        assert isinstance(identities.add(event), Changed)
-
-
-def opened(identities: SqliteIdentities, **changes: Any) -> Session:
-    answer = identities.open_session(OPEN._replace(**changes))
-    assert isinstance(answer, Changed), answer
-    return answer.after
+from tests.unit.storage.sqlite.subjects import AGENT, DISABLE, OPEN, OWNER, USER, added, opened
 
 
 def test_a_damaged_session_is_no_session(identities: SqliteIdentities, database: Database) -> None:

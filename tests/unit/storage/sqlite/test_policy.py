@@ -10,7 +10,6 @@ from qinglong_edge.domain.errors import DamagedError, QinglongError, Unavailable
 from qinglong_edge.domain.limits import VERSION_MAX
 from qinglong_edge.domain.policy import (
     BindingState,
-    BindRole,
     PolicyRefusal,
     ProjectStatus,
     Role,
@@ -24,24 +23,9 @@ from qinglong_edge.storage.sqlite.transaction import Database
 from tests.support.builders import ANA, BOB, PROJECT
 from tests.support.clock import WALL_MS, FakeClocks
 from tests.support.store import open_store
+from tests.unit.storage.sqlite.subjects import BIND, histories
 
 OWNER, ADMIN, OPERATOR, VIEWER = Role
-BIND = BindRole(PROJECT, BOB, 0, VIEWER, "bind-1", ANA)
-
-
-@pytest.fixture
-def database() -> Database:
-    return open_store(":memory:", FakeClocks())
-
-
-@pytest.fixture
-def policy(database: Database) -> SqlitePolicy:
-    return SqlitePolicy(database)
-
-
-def histories(database: Database) -> list[tuple[Any, ...]]:
-    sql = "SELECT subject, version, state, role FROM role_bindings ORDER BY subject, version"
-    return [tuple(row) for row in database.connection.execute(sql)]
 
 
 @pytest.mark.scenario(1)

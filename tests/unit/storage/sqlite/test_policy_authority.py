@@ -22,24 +22,9 @@ from qinglong_edge.storage.sqlite.transaction import Database
 from tests.support.builders import ANA, BOB, BOT, EDGE, PROJECT
 from tests.support.clock import FakeClocks
 from tests.support.store import CHEAP_HASH, open_store
+from tests.unit.storage.sqlite.subjects import BIND, histories
 
 OWNER, ADMIN, OPERATOR, VIEWER = Role
-BIND = BindRole(PROJECT, BOB, 0, VIEWER, "bind-1", ANA)
-
-
-@pytest.fixture
-def database() -> Database:
-    return open_store(":memory:", FakeClocks())
-
-
-@pytest.fixture
-def policy(database: Database) -> SqlitePolicy:
-    return SqlitePolicy(database)
-
-
-def histories(database: Database) -> list[tuple[Any, ...]]:
-    sql = "SELECT subject, version, state, role FROM role_bindings ORDER BY subject, version"
-    return [tuple(row) for row in database.connection.execute(sql)]
 
 
 def bound(policy: SqlitePolicy, subject: Subject, role: Role | None, **changes: Any) -> RoleBinding:
