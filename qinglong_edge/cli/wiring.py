@@ -22,7 +22,7 @@ from qinglong_edge.runtime.event_log import EventLog
 from qinglong_edge.storage.sqlite import custody
 
 _SETTLED = frozenset({"succeeded", "failed", "blocked", "rejected", "cancelled", "expired"})
-_PERSON = frozenset({"pending", "approved", "recovery_required", "manual_required"})
+_PERSON = frozenset({"pending", "approved", "manual_required"})
 _MACHINE = frozenset({"status", "cycle", "verify", "migrate"})
 _SESSIONLESS = frozenset({"login", "user.reset"})
 _OWN_STATE = frozenset({"init", "migrate", "demo", "serve", "user.reset"})
