@@ -201,10 +201,11 @@ def test_what_never_goes_through_a_socket_waits_for_the_owner_and_gives_up(ready
     approved(ready, "slow", "/bin/sh", "-c", f"echo $$ > {pid}; sleep 7")
     with ready.start("cycle") as runtime:
         until(pid)
-        error = ready.fails("migrate", expect=4)
-        assert (error["code"], error["retryable"]) == ("state_busy", True)
-        assert ready.run("status", expect=10)["backlog"]["executing"] == 1
-        assert runtime.wait(timeout=30) == 0
+        with ready.start("cycle") as later:  # waits for that one, longer than for the state
+            error = ready.fails("migrate", expect=4)
+            assert (error["code"], error["retryable"]) == ("state_busy", True)
+            assert ready.run("status", expect=10)["backlog"]["executing"] == 1
+            assert (runtime.wait(timeout=30), later.wait(timeout=30)) == (0, 0)
     assert ready.run("status")["health"] == "ok"
 
 

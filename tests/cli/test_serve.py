@@ -240,6 +240,22 @@ def test_commands_are_answered_during_a_long_cycle(ready: Edge) -> None:
     assert not (ready.state / "control.sock").exists()
 
 
+def test_a_cycle_that_is_asked_for_during_a_cycle_is_one_of_its_own(ready: Edge) -> None:
+    slow(ready, "one", 1)
+    with ready.start("cycle") as first:
+        until(lambda: marks(ready) == ["one"])
+        ready.propose(["/bin/true"], "--id", "two")
+        ready.approve("two")
+        with ready.start("cycle") as second:
+            bodies = [
+                json.loads(each.communicate(timeout=PATIENCE_S)[0]) for each in (first, second)
+            ]
+    assert [body["dispatch"]["succeeded"] for body in bodies] == [1, 1]
+    assert [body["dispatch"]["stop_reason"] for body in bodies] == ["complete", "complete"]
+    assert (first.returncode, second.returncode) == (10, 0)
+    assert ready.show("two")["effective_state"] == "succeeded"
+
+
 @pytest.mark.adr("0008", "8")
 def test_the_daemon_maps_no_openssl(ready: Edge) -> None:
     with serving(ready) as daemon:
