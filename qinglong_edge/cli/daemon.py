@@ -86,6 +86,7 @@ class Daemon:
         self._host = PollHost(options, hooks, engine.clocks, self._reload)
         self._throttle = LoginThrottle(engine.clocks)
         self._broken: InvariantBroken | None = None
+        self._is_once = False
         self._server: ControlServer | None = None
         self._listening: address.Listening | None = None
 
@@ -119,7 +120,8 @@ class Daemon:
         return Answer({"outcome": end.value})
 
     def once(self) -> Answer:
-        """Run exactly one cycle and answer it."""
+        """Run exactly one cycle and answer it; who asks for another runs it afterwards."""
+        self._is_once = True
         ended: list[Outcome | Unsettled] = []
 
         def settled(outcome: Outcome | Unsettled) -> None:
@@ -172,7 +174,9 @@ class Daemon:
         return answer
 
     def _request(self, settled: Settled) -> None:
-        self._host.request_cycle(partial(self._tell, settled))
+        """Ask for a cycle; after the only one there is none, and the end answers who waits."""
+        if not self._is_once:
+            self._host.request_cycle(partial(self._tell, settled))
 
     def _tell(self, settled: Settled, outcome: Outcome | Unsettled) -> None:
         try:

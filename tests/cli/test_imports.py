@@ -69,6 +69,7 @@ ELSEWHERE = frozenset(
 OPENSSL = frozenset({"_hashlib", "hashlib", "_ssl", "ssl"})
 WITH_PASSWORD = frozenset({"init", "login", "user add", "user reset"})
 
+pytestmark = pytest.mark.alone("serve", "cycle", reason="the owner would load what is judged")
 PLAN = shell_plan("/bin/true")
 COMMANDS: dict[str, list[str]] = {
     "status": [],
