@@ -198,7 +198,7 @@ def test_too_many_open_requests_are_refused(ready: Edge) -> None:
 
 @pytest.mark.parametrize(
     ("action_type", "code"),
-    [("run.create", "handler_not_available"), ("no.such.type", "unknown_action_type")],
+    [("run.cancel", "handler_not_available"), ("no.such.type", "unknown_action_type")],
 )
 def test_what_is_not_carried_or_not_known_is_not_proposed(
     ready: Edge, action_type: str, code: str

@@ -77,12 +77,12 @@ def test_an_action_that_was_killed_is_not_run_again(ready: Edge) -> None:
         ready.run("cycle")
     assert (ready.home / "marks").read_text() == "ran\n"
     shown = ready.show("killed")
-    assert shown["effective_state"] == "recovery_required"
+    assert shown["effective_state"] == "manual_required"
     assert shown["execution"]["status"] == "executing"
-    assert shown["recovery"]["status"] == "armed"
+    assert shown["recovery"]["status"] == "manual_required"
     status = ready.run("status", expect=20)
-    assert (status["health"], status["backlog"]["recovery_due"]) == ("attention", 1)
-    listed = ready.run("recovery", "list", "--queue", "due")["items"]
+    assert (status["health"], status["backlog"]["manual_required"]) == ("attention", 1)
+    listed = ready.run("recovery", "list", "--queue", "manual")["items"]
     assert [row["dispatch_id"] for row in listed] == [dispatch_id]
     detail = ready.run("recovery", "show", dispatch_id)
     assert detail["settled_by"] == "person"
@@ -223,7 +223,9 @@ def test_the_demo_tells_its_story_and_leaves_nothing(edge: Edge) -> None:
     story = "\n".join(body["lines"])
     assert len(body["lines"]) < 40
     assert "the file says: hello" in story
-    assert "recovery_required" in story
+    assert "manual_required" in story
+    assert "its receipt proves it" in story
+    assert "on the word of ana" in story
     assert list(edge.home.iterdir()) == []
     text = edge.run("demo", json=False)["stdout"]
     assert "Nothing ran twice." in text

@@ -87,7 +87,7 @@ def test_a_stop_during_a_long_action_is_bounded_and_nothing_runs_twice(
     killed(ready)
     with serving(ready):
         ready.run("cycle")
-        assert ready.show("one")["effective_state"] == "recovery_required"
+        assert ready.show("one")["effective_state"] == "manual_required"
     assert marks(ready) == ["one"]
 
 
@@ -113,7 +113,7 @@ def test_a_killed_daemon_with_a_child_alive_does_not_block_the_next(ready: Edge)
     assert (ready.state / "control.sock").exists()
     assert ready.run("status", expect=(10, 20))
     with serving(ready):
-        until(lambda: ready.show("one")["effective_state"] == "recovery_required")
+        until(lambda: ready.show("one")["effective_state"] == "manual_required")
         assert marks(ready) == ["one"]
     killed(ready)
 
