@@ -158,6 +158,12 @@ class Daemon:
         except InvariantBroken as error:
             self._host.call_soon(partial(self._failed, error))
             raise
+        except QinglongError:
+            raise
+        except Exception as error:  # a bug: the caller gets 70, and here it leaves its name
+            kind = type(error).__name__
+            self._host.call_soon(lambda: self._log("command_failed", command=command, code=kind))
+            raise
         if command in _EARLY:
             self._host.early_tick()
         return answer
@@ -197,7 +203,8 @@ class Daemon:
     def _settled(self, _cursors: Cursors) -> None:
         done = self._runner.last
         if done is not None:
-            counts = {**done.cycle.dispatch.counts, "settled": done.settled}
+            looked = {f"recovery_{name}": n for name, n in done.cycle.recovery.counts.items()}
+            counts = {**looked, **done.cycle.dispatch.counts, "settled": done.settled}
             seen = {name: number for name, number in counts.items() if number}
             if seen:
                 self._log("cycle", **seen)
