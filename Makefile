@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN = $(PYTHON) tools/test.py
 LINT = $(RUN) --group lint --group fuzz --module
-OWNED = $(foreach suite,actions identities strong usage input_files runtime hostile text,tests/cli/test_$(suite).py)
+OWNED = $(foreach suite,actions identities strong usage input_files runtime hostile text recovery,tests/cli/test_$(suite).py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fmt lint type test contract stateful crash stress served cycled cover bench zipapp verify check clean

@@ -16,7 +16,8 @@ COMMANDS = (
     "init", "migrate", "verify", "status", "cycle", "demo", "login", "logout", "profile show",
     "action propose", "action list", "action show", "action approve", "action reject",
     "action dispatch", "action cancel", "action wait", "action logs", "recovery list",
-    "recovery show", "recovery resolve", "task list", "task show", "handler list", "user add", "user list", "user disable", "agent add",
+    "recovery show", "recovery resolve", "task list", "task show", "handler list", "user add",
+    "user list", "user disable", "agent add",
     "agent list", "agent rotate", "agent disable", "role bind", "role revoke",
 )  # fmt: skip
 
