@@ -68,10 +68,10 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | DispatchRefusal:
     if not _may_act(case.progress.execution, event.fence):
         return DispatchRefusal.FENCE_REJECTED
     dispatch = case.dispatch
-    words = WORDS[dispatch.action.action_type]
     plan = effects.plan_of(event.effect, dispatch.project_id)
     if action_digest(plan) != dispatch.action.action_digest:
         return HandlerAnswer(Outcome.FAILED, effects.PLAN_CHANGED)
+    words = WORDS[dispatch.action.action_type]
     seen = receipts.judge(dispatch, case.progress.execution, _found(tx, record, case))
     if seen.finding is Finding.VERIFIED_SUCCEEDED:
         return HandlerAnswer(Outcome.SUCCEEDED, words.done)
