@@ -14,6 +14,7 @@ from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.identity import Assurance, Principal
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import Subject
+from qinglong_edge.domain.receipt import Found, judge
 from qinglong_edge.domain.recovery import Decision, Finding
 from qinglong_edge.domain.resolution import ResolveByEvidence, ResolveByPerson
 from qinglong_edge.domain.run import RunIds, RunPlan
@@ -161,3 +162,17 @@ def ended(story: Story, n: int = 1) -> tuple[ExecutionStatus, ControlStatus]:
     assert control.resolution_mutation_id == execution.result_mutation_id
     assert (execution.lease, control.lease, control.next_scan_tick) == (None, None, None)
     return execution.status, control.status
+
+
+def left(story: Story, n: int) -> Found:
+    """Return what an action left in this database."""
+    found = story.ports.effects.receipt(f"dsp-{n}")
+    assert found is not None
+    return found
+
+
+def judged(story: Story, n: int) -> Evidence:
+    """Say what the store proves about an action, as the provider of its type does."""
+    dispatch = story.record(n).dispatch
+    assert dispatch is not None
+    return judge(dispatch, story.execution(n), left(story, n))
