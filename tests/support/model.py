@@ -13,7 +13,7 @@ from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.action import Plan, plan_from_body
 from qinglong_edge.domain.canonical import Json, JsonObject, parse_object
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.effect import Whole
+from qinglong_edge.domain.effect import Whole, ended_by
 from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import (
     Dispatch,
@@ -229,7 +229,7 @@ def _begin(tx: Tx, event: Begin) -> DispatchAnswer:
         return _start(tx, event)
     case, found = tx.case(event.start.dispatch_id), tx.find(event.start.dispatch_id)
     if case is not None and found is not None:
-        if case.progress.execution.result_mutation_id == event.mutation_id:
+        if ended_by(event, case.dispatch, case.progress.execution):
             return Replayed(found)
     started = _start(tx, event.start)
     if isinstance(started, rules.DispatchRefusal) or started.after.progress is None:
