@@ -322,6 +322,13 @@ class Modest(Honest):
         return Evidence(Finding.UNSUPPORTED, "no_evidence")
 
 
+class Mute(Modest):
+    """Have nothing to look at, and raise it."""
+
+    def inspect(self, context: EvidenceContext) -> Evidence:
+        return self.unreachable()
+
+
 class Boasting(Modest):
     """Verify in spite of being manual_only."""
 
@@ -331,7 +338,7 @@ class Boasting(Modest):
 
 @pytest.mark.adr("0033", "4.1")
 def test_a_manual_only_provider_says_nothing_that_settles() -> None:
-    assert faults(Modest) == []
+    assert faults(Modest) == faults(Mute) == []
     assert clauses(Boasting) == {"manual_only_never_verifies"}
 
 

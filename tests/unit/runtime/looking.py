@@ -11,6 +11,7 @@ from qinglong_edge.domain.tick import Reading
 from qinglong_edge.ports.ambient import Clocks
 from qinglong_edge.ports.evidence import EvidenceContext, EvidenceProvider
 from qinglong_edge.ports.repositories import Recoveries
+from qinglong_edge.runtime.execution import Desk
 from qinglong_edge.runtime.page_loop import Batch, Counts
 from qinglong_edge.runtime.reconciler import Reconciler
 from tests.contract.recovery_story import RESOLVER, publish_of, started_effect
@@ -101,6 +102,7 @@ class Lookout(NamedTuple):
 
     reconciler: Reconciler
     recoveries: Watched
+    desk: Desk
 
     def page(self, limit: int = 16, may_begin: Callable[[], bool] = lambda: True) -> Batch:
         return self.reconciler.reconcile_page(None, limit, may_begin)
@@ -122,7 +124,7 @@ def lookout(
     draws = CounterEntropy(int.from_bytes(owner.encode()))  # two resolvers draw different ids
     desk = desk_of(story, clocks, owner)._replace(entropy=draws)
     known = Known(*providers, look_ms=look_ms)
-    return Lookout(Reconciler(desk, cast("Recoveries", watched), known), watched)
+    return Lookout(Reconciler(desk, cast("Recoveries", watched), known), watched, desk)
 
 
 def unknown_publish(story: Story, *numbers: int) -> list[Record]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qinglong_edge.domain.action import Capability
+from qinglong_edge.domain.action import TASK_PUBLISH, Capability
 from qinglong_edge.domain.errors import UnavailableError
 from qinglong_edge.domain.evidence import EVIDENCE_EXHAUSTED, Evidence
 from qinglong_edge.domain.limits import FINDINGS_MAX
@@ -255,6 +255,18 @@ def test_an_overrun_is_unavailable_and_its_type_is_not_looked_at_until_it_return
     settled()
     assert looking.counts()["claimed"] == 1
     assert story.status(1) is ExecutionStatus.EXECUTING  # its late answer settled nothing
+
+
+def test_looking_does_not_wait_for_a_handler_of_the_type_that_is_still_out(story: Story) -> None:
+    gate = threading.Event()
+    unknown_publish(story)
+    looking = lookout(story, Provider(verified))
+    looking.desk.outstanding.call(
+        TASK_PUBLISH, lambda: gate.wait(5), deadline_ms=1, tick_ms=1, on_tick=lambda: None
+    )
+    assert looking.desk.outstanding.busy(TASK_PUBLISH)
+    assert looking.counts() == {**ONE_LOOK, "verified_succeeded": 1}
+    gate.set()
 
 
 def settle_two(story: Story, rival: Ports) -> None:
