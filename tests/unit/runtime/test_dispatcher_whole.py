@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_edge.actions.database import ReceiptEvidence
 from qinglong_edge.actions.run_create import RunCreate
 from qinglong_edge.actions.task_publish import TaskPublish
-from qinglong_edge.domain.action import Plan
+from qinglong_edge.domain.action import TASK_PUBLISH, Plan
 from qinglong_edge.domain.effect import PLAN_DISAPPEARED
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.execution import Dispatch
@@ -23,6 +24,7 @@ from tests.support.builders import BOT
 from tests.support.clock import FakeClocks
 from tests.support.entropy import CounterEntropy
 from tests.unit.runtime.carrying import DONE, Carried, Handler, Office, desk_of, ready
+from tests.unit.runtime.looking import lookout
 from tests.unit.runtime.test_dispatcher import consumed
 
 LEFT = ("task_revisions", "runs", "run_attempts", "run_events", "action_receipts")
@@ -301,3 +303,60 @@ def test_a_stop_leaves_later_effects_undone(stored: Story) -> None:
     assert (counts["succeeded"], counts["put_back"]) == (1, 2)
     assert left(stored) == {}
     assert stored.due() == ["dsp-2", "dsp-3"]
+
+
+class Dying(Publish):
+    """Publish in a commit of its own, and then `end` before anybody was told."""
+
+    def __init__(self, story: Story, end: Callable[[], None]) -> None:
+        super().__init__(story)
+        self._end = end
+
+    def execute(self, context: HandlerContext) -> HandlerAnswer:
+        answer = super().execute(context)
+        self._end()
+        return answer
+
+
+def settled_by_receipt(story: Story) -> None:
+    """Look at what is unknown, once its lease is over."""
+    story.clocks.advance(600_000)
+    looking = lookout(story, ReceiptEvidence(TASK_PUBLISH, story.ports.effects))
+    assert looking.counts() == {"scanned": 1, "claimed": 1, "verified_succeeded": 1}
+    assert story.status(1) is ExecutionStatus.SUCCEEDED
+    assert left(story) == {"task_revisions": 1, "action_receipts": 1}
+
+
+@pytest.mark.adr("0033", "2.2")
+@pytest.mark.adr("0033", "4.3")
+@pytest.mark.scenario(116, 200)
+def test_a_handler_that_dies_behind_its_effect_is_settled_by_the_receipt(stored: Story) -> None:
+    """W1: an exception is no answer, and the receipt tells what it hid."""
+
+    def end() -> None:
+        raise MemoryError
+
+    publishing(stored, 1)
+    dying = Dying(stored, end)
+    assert working(stored, dying, whole=False).counts() == {
+        "scanned": 1, "claimed": 1, "started": 1, "recovery_required": 1,
+    }  # fmt: skip
+    settled_by_receipt(stored)
+    assert working(stored, dying, whole=False).counts() == {}
+    assert dying.executed == ["dsp-1"]
+
+
+@pytest.mark.adr("0033", "2.2")
+@pytest.mark.adr("0033", "6.3")
+@pytest.mark.scenario(118, 200)
+def test_a_verdict_that_is_not_stored_is_found_by_the_receipt(
+    stored: Story, sqlite: SqliteRepositories
+) -> None:
+    publishing(stored, 1)
+    dying = Dying(stored, lambda: sqlite.fail_next_commit(Fault.NEVER_DONE))
+    assert working(stored, dying, whole=False).counts() == {
+        "scanned": 1, "claimed": 1, "started": 1, "unavailable": 1, "recovery_required": 1,
+    }  # fmt: skip
+    sqlite.database.connection.fault = None  # type: ignore[attr-defined]
+    settled_by_receipt(stored)
+    assert dying.executed == ["dsp-1"]
