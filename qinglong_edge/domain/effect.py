@@ -15,6 +15,7 @@ from qinglong_edge.domain.task import Task, task_json
 
 PLAN_DISAPPEARED = "approved_run_plan_disappeared"
 PLAN_CHANGED = "approved_run_plan_changed"
+FENCE_INVALID = "approved_run_fence_invalid"
 
 
 class CreateRun(NamedTuple):
