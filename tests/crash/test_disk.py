@@ -25,8 +25,6 @@ from tests.support.crash import (
     add_agent,
     approve,
     cancel,
-    check_moved,
-    check_view,
     dispatch,
     init,
     login,
@@ -36,6 +34,7 @@ from tests.support.crash import (
     show,
 )
 from tests.support.crash_driver import Call, Shift, Spot
+from tests.support.crash_oracle import check_moved, check_view
 
 TOOLS = ("unshare", "nsenter", "mount", "mke2fs", "dd")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
