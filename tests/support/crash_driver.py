@@ -194,9 +194,6 @@ def by_person(engine: Engine, _caller: Caller, args: JsonObject) -> Answer:
     return Answer({"replayed": isinstance(answer, Replayed)})
 
 
-TABLE[BY_PERSON] = Entry(by_person, Access.WRITE)
-
-
 def _answer(orders: Orders, call: Call, surroundings: Surroundings) -> JsonObject:
     options = Options(state=orders.state, json=True, token_file=call.token_file)
     try:
@@ -208,6 +205,7 @@ def _answer(orders: Orders, call: Call, surroundings: Surroundings) -> JsonObjec
 
 def main(orders: Orders) -> None:
     """Carry every call, in order."""
+    TABLE[BY_PERSON] = Entry(by_person, Access.WRITE)
     if orders.way is not None:
         WAYS[orders.way]()
     if orders.fault is not None:
