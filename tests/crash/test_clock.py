@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 
@@ -14,18 +13,16 @@ from tests.support.crash import (
     VERIFY,
     Ended,
     Place,
-    Row,
     Workshop,
     approve,
     cancel,
-    check_moved,
-    check_view,
     dispatch,
     propose,
     ready,
     show,
 )
 from tests.support.crash_driver import Call, Shift, Spot
+from tests.support.crash_oracle import Row, check_moved, check_view
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -204,11 +201,12 @@ def test_what_executed_before_a_jump_or_a_reboot_waits_for_a_person(
     shift = ALL[clock]
     ended = place.live(CYCLE, CYCLE, STATUS, clock=shift)
     backlog = ended.answers[2]["body"]["backlog"]
-    assert (backlog["recovery_due"], backlog["executing"], backlog["due"]) == (1, 0, 0)
+    assert (backlog["manual_required"], backlog["executing"], backlog["due"]) == (1, 0, 0)
+    assert [answer["body"]["recovery"]["claimed"] for answer in ended.answers[:2]] == [1, 0]
     after = place.view()
     check_moved(before, after)
     assert after.begun == {}
-    assert states(place.live(show(1), clock=shift)) == ["recovery_required"]
+    assert states(place.live(show(1), clock=shift)) == ["manual_required"]
     check_stamps(after.actions["apr-1"])
 
 
@@ -229,8 +227,9 @@ def test_a_late_completion_wins_if_it_is_first(shop: Workshop, slept: Shift) -> 
     # What another reader saw meanwhile, and what a power cut would have left.
     meanwhile = Place(place.directory, place.nursery, state=place.directory / "mid")
     seen = meanwhile.live(STATUS, CYCLE, STATUS, clock=slept)
-    due: list[Any] = [seen.answers[nth]["body"]["backlog"]["recovery_due"] for nth in (0, 2)]
-    assert due == [1, 1]
+    waits = [seen.answers[nth]["body"]["backlog"] for nth in (0, 2)]
+    assert [each["recovery_due"] for each in waits] == [1, 0]
+    assert [each["manual_required"] for each in waits] == [0, 1]
     assert seen.answers[1]["body"]["recovery"]["scanned"] == 1
     left = meanwhile.view()
     assert (left.actions["apr-1"].status, left.begun) == ("executing", {"dsp-1": 1})

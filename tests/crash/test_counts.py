@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,16 +20,23 @@ import pytest
 from qinglong_edge.cli.request import Streams, Surroundings
 from qinglong_edge.cli.store import StateOwner
 from qinglong_edge.commands import cycle
+from qinglong_edge.commands.engine import Engine
 from qinglong_edge.domain.lifecycle import Cursors
-from qinglong_edge.executor.ambient import SystemClocks, system_entropy
+from qinglong_edge.executor.ambient import system_entropy
 from qinglong_edge.ports.probe import CrashPoint, Moment
-from tests.support.crash import BOT_FILE, CYCLE, ENVIRONMENT, Place, Workshop, plan, ready
+from qinglong_edge.runtime.dispatcher import Dispatcher
+from tests.crash.scenarios import PROVEN, UNANSWERED, UNPROVEN
+from tests.support.crash import BOT_FILE, CYCLE, ENVIRONMENT, Place, Workshop, plan, ready, settle
+from tests.support.crash_driver import Shift, ShiftedClocks, by_person
+from tests.support.store import NOBODY
 
 STRACE = shutil.which("strace")
 TRACED = (
     "write,pwrite64,writev,pwritev,pwritev2,ftruncate,fallocate,fsync,fdatasync,msync,unlink,"
     "unlinkat,rename,renameat,renameat2,link,linkat,mkdir,mkdirat,fchown,fchmod"
 )
+NOW = Shift()
+AHEAD = Shift(wall_ms=240_000, boot_ms=240_000, monotonic_ms=240_000)  # still believed from NOW
 FLUSHES = {"fsync", "fdatasync"}
 _ON_FILE = re.compile(r"^\d+ +(\w+)\(\d+<([^>]*)>(.*)$")
 _LENGTH = re.compile(r'""(?:\.\.\.)?, (\d+)')
@@ -131,8 +140,8 @@ def test_an_idle_cycle_folds_a_log_in_once(shop: Workshop) -> None:
     assert second == Trace(0, [], 0)
 
 
-def own(place: Place) -> list[str]:
-    """Carry one cycle in this process; return its steps, each one commit, as the store counts."""
+def own(place: Place, work: Callable[[Engine], object], clock: Shift = NOW) -> list[str]:
+    """Own the state in this process; return the steps of `work`, each one commit of the store."""
     steps: list[str] = []
 
     def note(point: CrashPoint, /) -> None:
@@ -140,18 +149,22 @@ def own(place: Place) -> list[str]:
             steps.append(point.step.value)
 
     streams = Streams(sys.stdin.buffer, sys.stdout, sys.stderr, False, False)
-    around = Surroundings(streams, {}, SystemClocks(), system_entropy, note)
+    around = Surroundings(streams, {}, ShiftedClocks(clock), system_entropy, note)
     with closing(StateOwner(str(place.state), around)) as owner:
-        engine = owner.write()
-        cycle.Runner(engine, engine.registry).run(Cursors(), lambda: False)
+        work(owner.write())
         assert owner.database is not None
         assert owner.database.commits == len(steps)
     return steps
 
 
+def one_cycle(engine: Engine) -> None:
+    cycle.Runner(engine, engine.registry).run(Cursors(), lambda: False)
+
+
 PAGES = {
     "merged": (("good",) * 8, 9),
     "split": (("bad", *("good",) * 7), 10),
+    "whole": (("publish",) * 8, 8),
 }
 
 
@@ -162,7 +175,7 @@ def test_a_page_of_eight_costs_few_commits(
     kinds, most = PAGES[page]
     place = shop.home(*ready(*kinds))
     monkeypatch.chdir(place.directory)  # where the actions leave their marks
-    steps = own(place)
+    steps = own(place, one_cycle)
     assert len(steps) == most, steps
     assert sum(place.view().begun.values()) == kinds.count("good")
 
@@ -173,11 +186,80 @@ def test_a_page_of_eight_costs_few_flushes(shop: Workshop, page: str) -> None:
     kinds, most = PAGES[page]
     place = shop.home(*ready(*kinds))
     trace = command(place, "cycle")
-    assert trace.code == (0 if page == "merged" else 10)
+    assert trace.code == (10 if page == "split" else 0)
     logged = trace.flushes.count("state.db-wal")
     # One a commit; the log's own header, and what the process before left in it, may take one.
     assert most <= logged <= most + 1, trace.flushes
     assert len(trace.flushes) <= most + 3, trace.flushes
+
+
+def test_a_page_on_the_database_costs_two_commits_each_where_nothing_is_merged(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The barrier rides on the claim or on the verdict before it; the effect stands alone."""
+    monkeypatch.setattr(cycle, "Dispatcher", partial(Dispatcher, whole=False))
+    steps = Counter(own(shop.home(*ready(*("publish",) * 8)), one_cycle))
+    assert steps == {"claim_start": 1, "effect": 8, "complete_start": 7, "complete": 1}
+
+
+@pytest.mark.adr("0033", "5.4")
+def test_one_look_for_evidence_costs_two_commits(shop: Workshop) -> None:
+    place = shop.place(*UNPROVEN, {"calls": [CYCLE]})
+    assert own(place, one_cycle, AHEAD) == ["claim_scan", "observe"]
+    assert own(place, one_cycle, AHEAD) == []
+
+
+@pytest.mark.adr("0033", "5.5")
+def test_settling_by_evidence_costs_two_commits(shop: Workshop) -> None:
+    place = shop.place(*PROVEN)
+    steps = own(place, one_cycle)
+    assert steps == ["settle_owners", "claim_scan", "resolve_evidence"]
+    assert own(place, one_cycle, AHEAD) == []
+
+
+@pytest.mark.adr("0033", "5.6")
+def test_an_outcome_for_a_person_costs_two_commits_in_all(shop: Workshop) -> None:
+    place = shop.place(*UNANSWERED)
+    assert own(place, one_cycle) == ["settle_owners", "claim_scan", "observe"]
+    assert own(place, one_cycle, AHEAD) == []
+
+
+@pytest.mark.adr("0033", "7.1")
+def test_a_person_settles_in_one_commit(shop: Workshop) -> None:
+    place = shop.place(*UNANSWERED, {"calls": [CYCLE]})
+    word = settle(1, 3).args
+    assert own(place, lambda engine: by_person(engine, NOBODY, word)) == ["resolve_person"]
+    assert own(place, lambda engine: by_person(engine, NOBODY, word)) == []
+
+
+PARKED = {
+    "for_a_person": ((*UNANSWERED, {"calls": [CYCLE]}), 0),
+    "for_its_next_scan": ((*UNPROVEN, {"calls": [CYCLE]}, {"calls": [CYCLE], "clock": AHEAD}), 10),
+}
+
+
+@traced
+@pytest.mark.scenario(221)
+@pytest.mark.adr("0033", "5.10")
+@pytest.mark.parametrize("parked", PARKED)
+def test_a_cycle_beside_an_outcome_that_waits_writes_nothing(shop: Workshop, parked: str) -> None:
+    given, code = PARKED[parked]
+    place = shop.place(*given)
+    assert place.live(CYCLE).exits == [code]  # folds the log in
+    before = contents(place)
+    for _ in range(2):
+        assert command(place, "cycle") == Trace(code, [], 0)
+    assert contents(place) == before
+
+
+@traced
+def test_a_look_for_evidence_flushes_what_it_commits(shop: Workshop) -> None:
+    place = shop.place(*UNPROVEN)
+    trace = command(place, "cycle")
+    assert trace.code == 10
+    logged = trace.flushes.count("state.db-wal")
+    assert 3 <= logged <= 4, trace.flushes  # the dead owner, the claim, the finding; a log's header
+    assert len(trace.flushes) <= 6, trace.flushes
 
 
 @traced

@@ -25,17 +25,17 @@ from tests.support.crash import (
     add_agent,
     approve,
     cancel,
-    check_moved,
-    check_view,
     dispatch,
     init,
     login,
     propose,
     ready,
     reject,
+    settle,
     show,
 )
 from tests.support.crash_driver import Call, Shift, Spot
+from tests.support.crash_oracle import check_converged, check_moved, check_view
 
 TOOLS = ("unshare", "nsenter", "mount", "mke2fs", "dd")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -192,6 +192,7 @@ class Worked(NamedTuple):
     kinds: tuple[str, ...]
     begun: set[str]
     finally_: dict[str, str]
+    way: str | None = None
 
 
 DONE, UNKNOWN = "succeeded", "executing"
@@ -205,6 +206,8 @@ CYCLES = {
     "put_back": Worked(("stopping", "good"), {"dsp-1"}, {"apr-1": DONE, "apr-2": DONE}),
     "expire": Worked(("silent",), {"dsp-1"}, {"apr-1": UNKNOWN}),
     "renew": Worked(("slow",), {"dsp-1"}, {"apr-1": UNKNOWN}),
+    "perform": Worked(("publish", "publish"), set(), {"apr-1": DONE, "apr-2": DONE}),
+    "effect": Worked(("publish",), set(), {"apr-1": UNKNOWN}, "split"),
 }
 ALMOST = Shift(boot_ms=99_600, monotonic_ms=99_600)
 
@@ -218,7 +221,7 @@ def test_a_cycle_without_space_executes_nothing_unstarted_and_goes_on(
     place = settle_in(lodged, *ready(*work.kinds))
     before = place.view()
     jumps = [[Spot("after", "claim_start"), ALMOST]] if step == "renew" else []
-    full = lodged.full_at(CYCLE, Spot("before", step), jumps=jumps)
+    full = lodged.full_at(CYCLE, Spot("before", step), jumps=jumps, way=work.way)
     assert full.exits != [0], "a cycle that could not store its work said that all is well"
     if full.exits != [4]:
         assert full.answers[0]["body"]["dispatch"]["unavailable"] > 0, full
@@ -240,6 +243,41 @@ def test_a_cycle_without_space_executes_nothing_unstarted_and_goes_on(
         ran_without_room = after.actions[name].dispatch_id in squeezed
         assert statuses[name] in ({state, UNKNOWN} if ran_without_room else {state})
     assert not {"leased", "pending"} & set(statuses.values())
+
+
+LATER = Shift(wall_ms=120_000, boot_ms=120_000, monotonic_ms=120_000)
+LOOKED = {
+    "claim_scan": ("publish", CYCLE, DONE),
+    "observe": ("good", CYCLE, UNKNOWN),
+    "resolve_evidence": ("publish", CYCLE, DONE),
+    "resolve_person": ("good", settle(1, 3), "blocked"),
+}
+
+
+@pytest.mark.scenario(155, 226)
+@pytest.mark.adr("0033", "6.3")
+@pytest.mark.parametrize("step", LOOKED)
+def test_an_outcome_that_cannot_be_settled_for_want_of_space_stays_unknown(
+    lodged: Lodged, step: str
+) -> None:
+    kind, call, ends = LOOKED[step]
+    place = settle_in(lodged, *ready(kind))
+    spot = Spot("after", "effect" if kind == "publish" else "claim_start")
+    place.die(CYCLE, kill=spot, way="split")
+    if call != CYCLE:
+        place.live(CYCLE)
+    before = place.view()
+    full = lodged.full_at(call, Spot("before", step))
+    assert full.exits == [4], full
+    seen = place.view()
+    check_moved(before, seen)
+    assert (seen.statuses, seen.sizes["resolutions"]) == ({"apr-1": UNKNOWN}, 0)
+    lodged.disk.free()
+    assert place.live(call, VERIFY, clock=LATER).exits[1] == 0
+    after = place.view()
+    check_moved(seen, after)
+    check_converged(after)
+    assert after.statuses == {"apr-1": ends}
 
 
 @pytest.mark.scenario(226)

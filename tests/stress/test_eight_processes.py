@@ -46,14 +46,21 @@ def path(tmp_path: Path) -> str:
 
 
 @contextmanager
-def workers(path: str, log: str) -> Iterator[list[Worker]]:
-    """Start eight processes and let them go at once; none outlives the test."""
-    command = [sys.executable, "-m", "tests.stress.worker", path, log]
+def workers(path: str, log: str, **parts: int) -> Iterator[list[Worker]]:
+    """Start eight processes that will go at once; none outlives the test.
+
+    `parts` says how many play each part; without it all of them dispatch.
+    """
+    module = "tests.stress.recovery_worker" if parts else "tests.stress.worker"
+    command = [sys.executable, "-m", module, path, log]
+    parts = parts or {"owner": PROCESSES}
+    names = [f"{part}-{n}" for part, number in parts.items() for n in range(number)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     running = [
-        subprocess.Popen([*command, f"owner-{n}"], cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload]
-        for n in range(PROCESSES)
+        subprocess.Popen([*command, name], cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload]
+        for name in names
     ]
+    assert len(running) == PROCESSES
     try:
         for each in running:
             assert each.stdout.readline() == "ready\n", each.stderr.read()

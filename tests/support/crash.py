@@ -1,7 +1,7 @@
 """Kill real children of one state directory, and judge what they left with an oracle of its own.
 
-The oracle reads a copy of the database file with SQLite alone, so a fault of the program's own
-reading cannot hide a fault of its writing.
+The oracle (`crash_oracle`) reads a copy of the database file with SQLite alone, so a fault of the
+program's own reading cannot hide a fault of its writing.
 """
 
 import json
@@ -19,9 +19,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qinglong_edge.cli.session_file import StoredSession, write_session
-from qinglong_edge.domain.machines import APPROVAL, EXECUTION, TERMINAL
 from qinglong_edge.executor.ambient import system_entropy
-from tests.support.crash_driver import ANSWERS, COMPLAINTS, POINTS, Call, Nursery, Orders, Spot
+from tests.support.crash_driver import (
+    ANSWERS,
+    BY_PERSON,
+    COMPLAINTS,
+    POINTS,
+    Call,
+    Nursery,
+    Orders,
+    Spot,
+)
+from tests.support.crash_oracle import View, read_view
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
@@ -32,6 +41,7 @@ PASSWORD = "correct horse"
 BOT_TOKEN = "b" * 42 + "A"
 ANA_TOKEN = "a" * 42 + "A"
 BOT_FILE = "bot.token"
+ENABLED = ["run.create", "shell.exec", "task.publish"]
 
 _PRELUDE = r"""
 d=$(readlink /proc/$PPID/cwd)
@@ -48,10 +58,20 @@ SCRIPTS = {
     "deadly": "kill -9 $PPID; mark end",
     "copying": 'cp -a "$d/state" "$d/mid"; cp "$d/bot.token" "$d/mid.token"',
 }
+TASK = {"schema_version": 1, "task_id": "backup", "name": "Backup", "argv": ["/bin/true"]}
+ON_DATABASE: dict[str, dict[str, Any]] = {
+    "publish": {"action_type": "task.publish", "params": TASK},
+    "run": {"action_type": "run.create", "params": {"task_id": "backup"}},
+}
 
 
 def plan(kind: str) -> str:
-    """Return a plan that marks each execution in a file of the child's working directory."""
+    """Return a plan that marks each execution in a file of the child's working directory.
+
+    What it does to the database needs no mark: its row is one.
+    """
+    if kind in ON_DATABASE:
+        return json.dumps({"schema_version": 1, **ON_DATABASE[kind]})
     params: dict[str, Any] = {"argv": ["/bin/sh", "-c", _PRELUDE + SCRIPTS[kind]]}
     if kind == "bad":
         params["cwd"] = "/nonexistent/directory"
@@ -60,7 +80,7 @@ def plan(kind: str) -> str:
 
 def init(owner: str = "ana", **changes: Any) -> Call:
     args: dict[str, Any] = {"owner": owner, "password": PASSWORD, "profile": None}
-    args |= {"project": None, "enable": ["shell.exec"], "volatile": True}
+    args |= {"project": None, "enable": ENABLED, "volatile": True}
     return Call("init", args | changes)
 
 
@@ -98,6 +118,12 @@ def cancel(nth: int = 1) -> Call:
     return Call("action.cancel", {"id": f"apr-{nth}", "cancel_id": f"can-{nth}"})
 
 
+def settle(nth: int, version: int, decision: str = "abandon_unknown") -> Call:
+    """Return a person's word on an unknown outcome, as it stood at that version."""
+    args = {"id": f"dsp-{nth}", "version": version, "decision": decision}
+    return Call(BY_PERSON, {**args, "mutation_id": f"man-{nth}"})
+
+
 def show(nth: int = 1) -> Call:
     return Call("action.show", {"id": f"apr-{nth}"}, BOT_FILE)
 
@@ -115,45 +141,6 @@ def ready(*kinds: str) -> tuple[Call, ...]:
     """Return the calls that bring actions of these kinds to their dispatch, in this order."""
     numbered = tuple(enumerate(kinds, 1))
     return tuple(call for nth, kind in numbered for call in (propose(nth, kind), approve(nth)))
-
-
-class Row(NamedTuple):
-    """Hold what one action is, read straight from its rows."""
-
-    state: str
-    version: int
-    cancel_id: str | None
-    dispatch_id: str | None
-    status: str | None
-    execution_version: int | None
-    attempt_count: int | None
-    result: str | None
-    control: str | None
-    started_at_ms: int | None
-    completed_at_ms: int | None
-    updated_at_ms: int | None
-
-    @property
-    def terminal(self) -> bool:
-        return self.status in TERMINAL
-
-    @property
-    def shape(self) -> "Row":
-        """Return the row without its times."""
-        return self._replace(started_at_ms=None, completed_at_ms=None, updated_at_ms=None)
-
-
-class View(NamedTuple):
-    """Hold a state while no process lives: actions, rows a table, how often each dispatch began."""
-
-    actions: dict[str, Row]
-    sizes: dict[str, int]
-    begun: Counter[str]
-
-    @property
-    def shape(self) -> tuple[dict[str, Row], dict[str, int]]:
-        sizes = {name: size for name, size in self.sizes.items() if name != "boots"}
-        return {name: row.shape for name, row in self.actions.items()}, sizes
 
 
 class Ended(NamedTuple):
@@ -253,38 +240,12 @@ class Place:
             if not copy.exists():
                 return View({}, {}, begun)
             with closing(sqlite3.connect(copy)) as connection:
-                return View(_actions(connection), _sizes(connection), begun)
+                return read_view(connection, begun)
 
 
 def _pair(line: str) -> tuple[str, str]:
     first, second = line.split(" ")
     return first, second
-
-
-_TABLES = (
-    "migrations", "boots", "meta", "role_bindings", "identities", "sessions", "ids", "actions",
-    "executions", "plans",
-)  # fmt: skip
-
-
-def _sizes(connection: sqlite3.Connection) -> dict[str, int]:
-    there = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
-    count = "SELECT count(*) FROM "
-    return {
-        name: connection.execute(count + name).fetchone()[0] for name in _TABLES if name in there
-    }
-
-
-def _actions(connection: sqlite3.Connection) -> dict[str, Row]:
-    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'actions'").fetchone():
-        return {}
-    found = connection.execute(
-        "SELECT a.approval_request_id, a.state, a.version, a.cancel_id, a.dispatch_id, e.status,"
-        " e.version, e.attempt_count, e.last_result_code, e.control_status, e.started_at_ms,"
-        " e.completed_at_ms, e.updated_at_ms"
-        " FROM actions a LEFT JOIN executions e ON e.action = a.key"
-    )
-    return {row[0]: Row(*row[1:]) for row in found}
 
 
 class Workshop:
@@ -336,57 +297,3 @@ class Workshop:
         place.log_in()
         assert place.live(add_agent()).exits == [0]
         return place.directory
-
-
-def reachable(rows: dict[tuple[Any, Any], tuple[Any, ...]]) -> dict[str, set[str]]:
-    """Return which states each state may become, itself included, by any number of rows."""
-    states = {state for state, _ in rows} | {to for targets in rows.values() for to in targets}
-    closed: dict[str, set[str]] = {state: {state} for state in states}
-    for _ in states:
-        for (state, _event), targets in rows.items():
-            closed[state] |= set().union(*(closed[to] for to in targets))
-    return closed
-
-
-_APPROVALS = reachable(dict(APPROVAL.rows))
-_EXECUTIONS = reachable(dict(EXECUTION.rows))
-
-
-def check_view(view: View) -> None:
-    """Hold one state against what must be true of every state."""
-    dispatches = {row.dispatch_id: row for row in view.actions.values()}
-    for name, row in view.actions.items():
-        started = row.started_at_ms is not None
-        assert (row.control is not None) == started, f"{name}: control without barrier: {row}"
-        closed = row.control == "resolved"
-        assert closed == (started and row.terminal), f"{name}: control against verdict: {row}"
-        assert (row.completed_at_ms is not None) == row.terminal, f"{name}: {row}"
-        assert (row.dispatch_id is None) == (row.state != "consumed"), f"{name}: {row}"
-        if row.status == "succeeded":
-            assert view.begun[row.dispatch_id or ""] == 1, f"{name}: succeeded without executing"
-    for dispatch_id, times in view.begun.items():
-        assert times == 1, f"{dispatch_id} was executed {times} times"
-        owner = dispatches.get(dispatch_id)
-        assert owner is not None, f"{dispatch_id} was executed and is not stored"
-        assert owner.started_at_ms is not None, f"{dispatch_id} was executed without a barrier"
-
-
-def check_moved(before: View, after: View) -> None:
-    """Hold two states of one history against what may happen between two processes' ends."""
-    check_view(after)
-    for name, old in before.actions.items():
-        assert name in after.actions, f"{name} was acknowledged and is lost"
-        new = after.actions[name]
-        assert new.state in _APPROVALS[old.state], f"{name}: {old} became {new}"
-        assert new.version >= old.version, f"{name}: {old} became {new}"
-        if old.status is None:
-            continue
-        assert new.status in _EXECUTIONS[old.status], f"{name}: {old} became {new}"
-        assert (new.updated_at_ms or 0) >= (old.updated_at_ms or 0), f"{name}: time went back"
-        assert (new.execution_version or 0) >= (old.execution_version or 0), f"{old} -> {new}"
-        if old.terminal:
-            assert new == old, f"{name}: a terminal action changed: {old} -> {new}"
-        if old.status == "executing":
-            assert new.status == "executing", f"{name}: an unknown outcome was given a verdict"
-            begun = before.begun[old.dispatch_id or ""]
-            assert after.begun[old.dispatch_id or ""] == begun, f"{name} was executed after a crash"

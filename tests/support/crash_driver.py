@@ -19,25 +19,28 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from qinglong_edge.actions.shell_exec import ShellExec
 from qinglong_edge.cli import wiring
 from qinglong_edge.cli.request import Options, Request, Streams, Surroundings
-from qinglong_edge.domain.action import Plan
+from qinglong_edge.commands.engine import Answer, Caller, Engine
+from qinglong_edge.commands.table import TABLE, Access, Entry
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import QinglongError, exit_code_of
-from qinglong_edge.domain.execution import Dispatch
+from qinglong_edge.domain.decisions import Replayed
+from qinglong_edge.domain.errors import QinglongError, RefusedError, exit_code_of
+from qinglong_edge.domain.identity import Assurance, Principal
+from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
+from qinglong_edge.domain.recovery import Decision, RecoveryRefusal
+from qinglong_edge.domain.resolution import ResolveByPerson
 from qinglong_edge.domain.tick import Reading
 from qinglong_edge.executor.ambient import SystemClocks, system_entropy
-from qinglong_edge.ports.handlers import HandlerAnswer, HandlerContext, Inspection, Readiness
 from qinglong_edge.ports.probe import CrashPoint
-from qinglong_edge.storage.sqlite.transaction import Database
+from tests.support.crash_faults import FAULTS, WAYS
 
 POINTS = "points"
 ANSWERS = "answers"
 COMPLAINTS = "complaints"
+BY_PERSON = "test.by_person"  # through the ports, as strongly as no test can log in
 ANY = "any"
 FILES = "files"  # not a crash point of the program: its calls that make, replace or remove a file
 
@@ -77,11 +80,12 @@ class Orders(NamedTuple):
     jumps: tuple[tuple[Spot, Shift], ...] = ()
     runs: tuple[tuple[Spot, str], ...] = ()
     fault: str | None = None
+    way: str | None = None
 
 
 def read_orders(text: str) -> Orders:
     """Return what `json.dumps` made of orders."""
-    state, calls, kill, clock, jumps, runs, fault = json.loads(text)
+    state, calls, kill, clock, jumps, runs, fault, way = json.loads(text)
     return Orders(
         state,
         tuple(Call(*call) for call in calls),
@@ -90,6 +94,7 @@ def read_orders(text: str) -> Orders:
         tuple((Spot(*spot), Shift(*shift)) for spot, shift in jumps),
         tuple((Spot(*spot), command) for spot, command in runs),
         fault,
+        way,
     )
 
 
@@ -169,52 +174,24 @@ _FILE_EVENTS = frozenset(
 )
 
 
-def _execute_before_start() -> None:
-    """Seed the fault of a side effect that comes before its durable barrier."""
-    inspect, execute = ShellExec.inspect, ShellExec.execute
-    answers: dict[str, HandlerAnswer] = {}
-
-    def early(self: ShellExec, dispatch: Dispatch, plan: Plan) -> Inspection:
-        seen = inspect(self, dispatch, plan)
-        if seen.readiness is Readiness.READY:
-            nothing: Any = None
-            name = dispatch.dispatch_id
-            context = HandlerContext(dispatch, plan, nothing, nothing, name, lambda: False)
-            answers[name] = execute(self, context)
-        return seen
-
-    def late(self: ShellExec, context: HandlerContext) -> HandlerAnswer:
-        return answers[context.dispatch.dispatch_id]
-
-    ShellExec.inspect = early  # type: ignore[method-assign]
-    ShellExec.execute = late  # type: ignore[method-assign]
-
-
-def _execute_twice() -> None:
-    """Seed the fault of an action that is tried again."""
-    execute = ShellExec.execute
-
-    def twice(self: ShellExec, context: HandlerContext) -> HandlerAnswer:
-        execute(self, context)
-        return execute(self, context)
-
-    ShellExec.execute = twice  # type: ignore[method-assign]
-
-
-def _forget_commits() -> None:
-    """Seed the fault of a commit that is acknowledged and lost."""
-
-    def forget(self: Database) -> None:
-        self.connection.execute("ROLLBACK")
-
-    Database._commit = forget  # type: ignore[method-assign]
-
-
-FAULTS: dict[str, Callable[[], None]] = {
-    "execute_before_start": _execute_before_start,
-    "execute_twice": _execute_twice,
-    "forget_commits": _forget_commits,
-}
+def by_person(engine: Engine, _caller: Caller, args: JsonObject) -> Answer:
+    """Take the word of the owner, who proves themselves strongly at this very moment."""
+    ana = Subject(SubjectType.USER, engine.facts.owner)
+    project, binding = engine.policy.resolve(engine.facts.project_id, ana)
+    if project is None or binding is None:
+        raise RefusedError("not_allowed", "the owner is not there any more")
+    now = engine.overview.instant().now
+    version = args["version"]
+    event = ResolveByPerson(
+        str(args["id"]), version if isinstance(version, int) else 0, None,
+        str(args["mutation_id"]), Decision(str(args["decision"])), "looked_myself", None,
+        Principal(ana, Assurance.MULTI_FACTOR, "ses-0", now.at_ms, now.tick),
+        PolicyFence(project.version, binding.version), unprobed=False,
+    )  # fmt: skip
+    answer = engine.recoveries.resolve_by_person(event)
+    if isinstance(answer, RecoveryRefusal):
+        raise RefusedError(answer.value, "the outcome cannot be settled so")
+    return Answer({"replayed": isinstance(answer, Replayed)})
 
 
 def _answer(orders: Orders, call: Call, surroundings: Surroundings) -> JsonObject:
@@ -228,6 +205,9 @@ def _answer(orders: Orders, call: Call, surroundings: Surroundings) -> JsonObjec
 
 def main(orders: Orders) -> None:
     """Carry every call, in order."""
+    TABLE[BY_PERSON] = Entry(by_person, Access.WRITE)
+    if orders.way is not None:
+        WAYS[orders.way]()
     if orders.fault is not None:
         FAULTS[orders.fault]()
     clocks = ShiftedClocks(orders.clock)
