@@ -117,6 +117,7 @@ def test_the_first_word_counts_and_its_repeat_is_a_replay(ready: Edge) -> None:
         assert (winner["execution_status"], winner["dispatch_id"]) == ("failed", dispatch_id)
 
 
+@pytest.mark.adr("0009", "5")
 @pytest.mark.scenario(169, 170, 172, 173, 183)
 @pytest.mark.adr("0033", "7.1")
 def test_strangers_and_weak_proof_are_refused_alike(ready: Edge) -> None:

@@ -67,6 +67,7 @@ def idle(story: Story) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.adr("0009", "9")
 @pytest.mark.adr("0033", "5.2")
 @pytest.mark.adr("0033", "5.10")
 @pytest.mark.scenario(134, 221)

@@ -31,6 +31,7 @@ def clauses(made: type[Honest]) -> set[str]:
     return {failure.clause for failure in faults(made)}
 
 
+@pytest.mark.adr("0009", "6")
 @pytest.mark.slow
 @pytest.mark.adr("0033", "2.1")
 @pytest.mark.adr("0033", "3.1")
@@ -185,6 +186,7 @@ def careless(member: str) -> type[Honest]:
     return Careless
 
 
+@pytest.mark.adr("0009", "8")
 @pytest.mark.adr("0033", "3.1")
 @pytest.mark.parametrize("field", list(Tampered))
 def test_a_member_that_is_not_compared_is_found(field: Tampered) -> None:

@@ -93,6 +93,7 @@ def test_an_admitted_run_is_queued_with_its_first_attempt(story: Story, *, whole
     assert found.attempt == Attempt("att-2", 1, AttemptStatus.CLAIMED, "local_process", 0, at_ms)
 
 
+@pytest.mark.adr("0009", "6")
 @pytest.mark.adr("0033", "3.1")
 @pytest.mark.adr("0033", "3.2")
 @pytest.mark.scenario(187, 202)

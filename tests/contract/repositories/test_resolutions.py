@@ -46,6 +46,7 @@ ENDS = {
 Change = dict[str, Any]
 
 
+@pytest.mark.adr("0009", "3")
 @pytest.mark.adr("0033", "5.5")
 @pytest.mark.scenario(144, 145, 154)
 @pytest.mark.parametrize(
@@ -108,6 +109,7 @@ def test_other_evidence_comes_too_late(story: Story, change: Change) -> None:
     assert story.repositories.snapshot() == before
 
 
+@pytest.mark.adr("0009", "4")
 @pytest.mark.adr("0033", "6.1")
 @pytest.mark.scenario(149, 150)
 def test_a_completion_that_came_first_leaves_no_resolution(

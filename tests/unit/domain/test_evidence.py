@@ -104,6 +104,7 @@ def test_what_contradicts_itself_or_cannot_be_looked_at_goes_to_a_person(
     assert refusal is RecoveryRefusal.MANUAL_REQUIRED
 
 
+@pytest.mark.adr("0009", "2")
 @pytest.mark.scenario(164)
 @pytest.mark.adr("0033", "5.4")
 @pytest.mark.parametrize(
@@ -127,6 +128,7 @@ def test_a_wait_stays_within_its_bounds_whatever_was_counted(count: int, wait_ms
     assert next_scan_ms(count) == wait_ms
 
 
+@pytest.mark.adr("0009", "2")
 @pytest.mark.scenario(164)
 @pytest.mark.adr("0033", "5.4")
 @pytest.mark.parametrize("finding", LATER_FINDINGS)
@@ -155,6 +157,7 @@ def test_a_count_saturates() -> None:
     assert counted(control(finding_count=limits.VERSION_MAX)) == limits.VERSION_MAX
 
 
+@pytest.mark.adr("0009", "2")
 @pytest.mark.scenario(133, 140)
 @pytest.mark.adr("0033", "6.2")
 @pytest.mark.parametrize("evidence", [MISSING, MISSING._replace(evidence_digest=PROOF), CONFLICT])

@@ -239,6 +239,7 @@ def rows(machine: Machine[Any, Any]) -> set[Key]:
     }
 
 
+@pytest.mark.adr("0009", "1")
 @pytest.mark.adr("0001", "6")
 def test_every_row_is_taken_through_its_real_function_and_no_other() -> None:
     """The coverage of the tables: what is not taken is a row without a function."""

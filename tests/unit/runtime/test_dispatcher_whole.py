@@ -81,6 +81,7 @@ def left(story: Story) -> dict[str, int]:
     return {table: len(stored[table]) for table in LEFT if stored[table]}
 
 
+@pytest.mark.adr("0009", "7")
 @pytest.mark.adr("0033", "4.3")
 @pytest.mark.scenario(224)
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
