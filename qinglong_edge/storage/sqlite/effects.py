@@ -172,6 +172,10 @@ def _publish(tx: Tx, record: Record, case: Case, effect: PublishTask) -> str:
         case.dispatch.dispatch_id,
         case.progress.execution.started_at_ms or tx.now.at_ms,
     )
+    resource_id = receipts.resource_of_task(revision)
+    resource_type = WORDS[case.dispatch.action.action_type].resource_type
+    if tx.one(SQL["receipt_of_resource"], resource_type=resource_type, resource_id=resource_id):
+        raise RowDamagedError("row_damaged", "a task has lost a revision that was published")
     tx.exactly_one(
         SQL["add_revision"],
         project=_project(tx, case),
@@ -183,7 +187,7 @@ def _publish(tx: Tx, record: Record, case: Case, effect: PublishTask) -> str:
         action=record.key,
         created_at_ms=revision.created_at_ms,
     )
-    return receipts.resource_of_task(revision)
+    return resource_id
 
 
 def _create_run(tx: Tx, case: Case, effect: CreateRun) -> str | None:

@@ -280,6 +280,21 @@ def test_an_effect_whose_plan_disappeared_behind_the_look_has_failed(
     assert stored.waits_for_recovery() == []
 
 
+def test_a_task_that_lost_a_revision_stops_nobody_else(
+    stored: Story, sqlite: SqliteRepositories
+) -> None:
+    """W9: its next number was proven before, so nothing is published; the page goes on."""
+    done_effect(stored, 1, publish_of(1))
+    spoil(sqlite.path, "DELETE FROM task_revisions")
+    consumed_effect(stored, 2, publish_of(1))
+    consumed_effect(stored, 3, publish_of(3))
+    consumed(stored, 4)
+    counts = working(stored, Publish(stored), Handler()).counts()
+    assert counts == {"scanned": 3, "claimed": 3, "deferred": 1, "started": 2, "succeeded": 2}
+    assert stored.status(2) is ExecutionStatus.LEASED
+    assert left(stored) == {"task_revisions": 1, "action_receipts": 2}
+
+
 @pytest.mark.scenario(87)
 def test_a_refused_barrier_has_no_effect(stored: Story) -> None:
     publish = publishing(stored, 1, 2)
