@@ -170,7 +170,7 @@ def observe(before: Progress, event: Observe, now: Now) -> Answer:
         return RecoveryRefusal.FENCE_REJECTED
     count = counted(control)
     last = _observation(event, count)
-    by_person = last.finding in PERSON_NEEDED or last.result_code == EVIDENCE_EXHAUSTED
+    by_person = last.finding in PERSON_NEEDED or count >= limits.FINDINGS_MAX
     to = ControlStatus.MANUAL_REQUIRED if by_person else ControlStatus.ARMED
     return _next(
         before,

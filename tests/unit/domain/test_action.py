@@ -21,7 +21,7 @@ from qinglong_edge.domain.action import (
     preview_digest,
     run_plan_digest,
 )
-from qinglong_edge.domain.canonical import JsonObject
+from qinglong_edge.domain.canonical import JsonObject, canonical_bytes
 from qinglong_edge.domain.errors import QinglongError, UsageError
 from qinglong_edge.domain.ids import check_permission
 from tests.support.builders import PROJECT, shell_plan
@@ -51,15 +51,16 @@ P2: JsonObject = {
 @pytest.mark.scenario(184, 186)
 @pytest.mark.adr("0003", "1")
 @pytest.mark.parametrize(
-    ("plan", "expected"),
+    ("plan", "size", "expected"),
     [
-        (P1, "cad219f1877b9a449f09d31f9bda1262ea4f40c1ca28a980556d08d99cf52303"),
-        (P2, "118e3f89868d03e517a4013fcbda7a356af498ad3c61e02fcd740fd44aa671b6"),
+        (P1, 233, "cad219f1877b9a449f09d31f9bda1262ea4f40c1ca28a980556d08d99cf52303"),
+        (P2, 265, "118e3f89868d03e517a4013fcbda7a356af498ad3c61e02fcd740fd44aa671b6"),
     ],
 )
 def test_a_run_plan_has_the_contract_digest_whatever_the_order(
-    plan: JsonObject, expected: str
+    plan: JsonObject, size: int, expected: str
 ) -> None:
+    assert len(canonical_bytes(plan)) == size
     assert run_plan_digest(plan) == expected
     assert run_plan_digest(dict(reversed(list(plan.items())))) == expected
     absent = {name: value for name, value in plan.items() if value is not None}

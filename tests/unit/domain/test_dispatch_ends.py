@@ -274,18 +274,6 @@ def test_what_did_not_start_cannot_be_completed(status: ExecutionStatus) -> None
     assert isinstance(complete(before, event, at(3_000)), DispatchRefusal)
 
 
-@pytest.mark.xfail(strict=True, reason="resolution is not there yet; see LATER in test_machines")
-@pytest.mark.scenario(151)
-def test_a_late_answer_equal_to_the_resolution_is_a_replay() -> None:
-    """Under its own mutation id, as architecture 3.3 (W1) has it; upstream compares the id."""
-    resolved = progress(
-        SUCCEEDED,
-        control(ControlStatus.RESOLVED, resolution_mutation_id="res-1"),
-        result_mutation_id="res-1",
-    )
-    assert complete(resolved, DONE, at(9_000)) == Replayed(resolved)
-
-
 @pytest.mark.parametrize("status", [PENDING, LEASED, RETRY_WAIT])
 def test_a_dispatch_that_has_not_started_can_be_withdrawn(status: ExecutionStatus) -> None:
     """A live lease is no protection: the holder's start is refused afterwards (W20)."""
