@@ -109,11 +109,13 @@ def receipt_digest(body: bytes) -> str:
 
 
 def parse_receipt(data: bytes) -> ActionReceipt:
-    """Read a receipt's bytes: at most 4 KiB, exactly these members; raises `UsageError`."""
+    """Read a receipt's bytes: at most 4 KiB, exactly these members; raises `UsageError`.
+
+    Whatever nobody takes below is not in the canonical form either.
+    """
     value = parse_object(data, "receipt", most=limits.RECEIPT_BYTES_MAX)
     fields = Fields(value, "receipt")
     values = [fields.take(name) for name in _MEMBERS]
-    fields.done()
     for name, member in zip(_MEMBERS, values, strict=True):
         number = name in _NUMBERS
         if type(member) is not (int if number else str):

@@ -122,7 +122,7 @@ def test_looking_waits_twice_as_long_each_time_up_to_six_hours(count: int, secon
     assert next_scan_ms(count) == seconds * 1_000
 
 
-@pytest.mark.parametrize(("count", "wait_ms"), [(-1, 5_000), (0, 5_000), (2**31 - 1, 21_600_000)])
+@pytest.mark.parametrize(("count", "wait_ms"), [(-1, 5_000), (0, 5_000), (10**30, 21_600_000)])
 def test_a_wait_stays_within_its_bounds_whatever_was_counted(count: int, wait_ms: int) -> None:
     assert next_scan_ms(count) == wait_ms
 

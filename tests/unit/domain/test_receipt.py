@@ -287,6 +287,13 @@ def test_a_renewal_after_the_receipt_spoils_nothing_and_a_receipt_from_later_is_
     assert seen(found(), EXECUTING._replace(version=version)).finding is finding
 
 
+@pytest.mark.scenario(190)
+def test_a_receipt_of_any_earlier_version_is_as_good() -> None:
+    for version in (1, 2):
+        look = found(RECEIPT._replace(execution_version=version))
+        assert seen(look).finding is Finding.VERIFIED_SUCCEEDED
+
+
 @pytest.mark.scenario(194, 195, 203)
 @pytest.mark.adr("0033", "3.1")
 @pytest.mark.parametrize(
