@@ -15,6 +15,7 @@ from qinglong_edge.domain.action import (
     action_digest,
     bind,
     check_path,
+    least_risk,
     parse_plan,
     plan_body,
     plan_from_body,
@@ -229,6 +230,14 @@ def test_stored_bytes_of_another_schema_are_refused(version: object) -> None:
         plan_from_body(json.dumps(body).encode())
 
 
+@pytest.mark.parametrize("change", [{"params": []}, {"params": None}, {"preview": {}}])
+def test_stored_bytes_with_other_members_are_refused(change: JsonObject) -> None:
+    body = {**json.loads(plan_body(shell_plan())), **change}
+    with pytest.raises(UsageError) as caught:
+        plan_from_body(json.dumps(body).encode())
+    assert caught.value.code == "invalid_value"
+
+
 @pytest.mark.adr("0033", "4.1")
 @pytest.mark.adr("0033", "4.2")
 @pytest.mark.parametrize(
@@ -253,3 +262,10 @@ def test_risks_are_ranked_from_low_to_critical() -> None:
     assert sorted(RISK_RANK, key=RISK_RANK.__getitem__) == [
         Risk.LOW, Risk.MEDIUM, Risk.HIGH, Risk.CRITICAL,
     ]  # fmt: skip
+
+
+@pytest.mark.adr("0033", "7.3")
+@pytest.mark.parametrize("name", ACTION_TYPES)
+def test_a_repeat_carries_at_least_high_risk(name: str) -> None:
+    assert least_risk(name, repeats=False) is ACTION_TYPES[name].least_risk
+    assert least_risk(name, repeats=True) is Risk.HIGH

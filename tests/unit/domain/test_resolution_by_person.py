@@ -168,6 +168,7 @@ def test_at_exactly_the_end_of_the_lease_a_person_may_speak(version: int | None)
     assert after.progress.execution.status is BLOCKED
 
 
+@pytest.mark.adr("0002", "3")
 @pytest.mark.parametrize("trust", [Trust.UNTRUSTED, Trust.SETTLED])
 def test_nothing_is_settled_on_a_person_s_word_by_a_clock_that_is_not_believed(
     trust: Trust,
