@@ -132,12 +132,15 @@ def _receipt_holds(tx: Tx, record: Record, row: sqlite3.Row | None) -> bool:
         foreign = isinstance(resource, Run) and not created_by(resource, dispatch)
         return resource is None or foreign
     seen = receipts.judge(dispatch, progress.execution, found)
-    return seen.finding is Finding.VERIFIED_SUCCEEDED and _names(row)
+    return seen.finding is Finding.VERIFIED_SUCCEEDED
 
 
 def _names(row: sqlite3.Row) -> bool:
     """Tell whether the columns beside a receipt's bytes name what the bytes do."""
-    said = receipts.parse_receipt(row["body"])
+    try:
+        said = receipts.parse_receipt(row["body"])
+    except UsageError:
+        return False
     return (said.resource_type, said.resource_id) == (row["resource_type"], row["resource_id"])
 
 
@@ -232,7 +235,7 @@ def _found(tx: Tx, record: Record, case: Case) -> Found:
     resource = revision if run is None else run[0]
     return Found(
         None if receipt is None else receipt["body"],
-        None if receipt is None else receipt["evidence_digest"].hex(),
+        None if receipt is None or not _names(receipt) else receipt["evidence_digest"].hex(),
         resource,
         None if run is None else run[1],
         stray=resource is not None,

@@ -336,7 +336,7 @@ def test_a_dispatch_that_is_not_there_is_unavailable(
 @pytest.mark.adr("0033", "6.1")
 @pytest.mark.scenario(150, 166)
 @pytest.mark.parametrize(
-    ("answer", "counter"), [(VERIFIED, "already_resolved"), (MISSING, "unavailable")]
+    ("answer", "counter"), [(VERIFIED, "already_resolved"), (MISSING, "deferred")]
 )
 def test_a_late_completion_that_comes_first_wins(
     story: Story, answer: Evidence, counter: str
@@ -380,7 +380,7 @@ def test_two_resolvers_never_look_at_one_outcome_at_once(story: Story) -> None:
 @pytest.mark.adr("0033", "5.3")
 @pytest.mark.scenario(131, 139, 166)
 @pytest.mark.parametrize(
-    ("answer", "counter"), [(VERIFIED, "already_resolved"), (MISSING, "unavailable")]
+    ("answer", "counter"), [(VERIFIED, "already_resolved"), (MISSING, "deferred")]
 )
 def test_a_resolver_that_was_replaced_settles_nothing(
     story: Story, answer: Evidence, counter: str

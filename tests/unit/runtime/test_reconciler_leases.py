@@ -97,7 +97,7 @@ def test_where_the_executor_is_back_the_look_counts_for_nothing(
 
     unknown_publish(story)
     looking = lookout(story, Provider(overtaken), clocks=clocks, look_ms=LOOK_MS)
-    assert looking.counts() == {**ONE_LOOK, "unavailable": 1}
+    assert looking.counts() == {**ONE_LOOK, "deferred": 1}
     control = story.control()
     assert (control.status, control.finding_count) == (ControlStatus.ARMED, 0)
     assert story.status() is ExecutionStatus.EXECUTING
