@@ -51,7 +51,8 @@ LEASES_MS = st.sampled_from((1, 30_000, 600_000))
 PASSING_MS = st.sampled_from((1, 999, 5_000, 30_000, 600_000, HOUR_MS))
 STEPS_MS = st.sampled_from((-10_000_000_000, -HOUR_MS, -1, 600_000, HOUR_MS, 10_000_000_000))
 BOOT_WALLS = st.sampled_from((None, 0, WALL_MS - 86_400_000, WALL_MS + 86_400_000))
-PICKS = st.integers(0, 7)
+FAR = ("", "approved", "claimed", "started", "started", "unknown", "unknown")
+PICKS = st.integers(0, 11)
 SLIPS = st.sampled_from((0, 0, 0, 0, -1, 1))
 FOUND = (
     Evidence(Finding.MISSING, "nothing_there"),
@@ -113,7 +114,7 @@ class Life(RuleBasedStateMachine):
         if held is not None and held.owner == f"resolver-{who}":
             self.scans[who, n] = held
 
-    @initialize(far=st.lists(st.sampled_from(("", "approved", "claimed", "started", "unknown")),
+    @initialize(far=st.lists(st.sampled_from(FAR),
                              min_size=4, max_size=4))  # fmt: skip
     def some_of_the_way_is_gone(self, far: list[str]) -> None:
         steps = ("approved", "claimed", "started", "unknown")
@@ -177,9 +178,20 @@ class Life(RuleBasedStateMachine):
 
     def fence(self, pick: int, slip: int) -> tuple[int, int, Fence]:
         """Choose among the fences that dispatchers remember; some speakers slip by a version."""
-        who, n = sorted(self.fences)[pick % len(self.fences)]
+        live = [each for each in self.fences if self.fences[each] == self.fence_now(each[1])]
+        who, n = choice(live if pick % 4 else [], sorted(self.fences), pick)
         held = self.fences[who, n]
         return who, n, held._replace(version=max(0, held.version + slip))
+
+    def fence_now(self, n: int) -> Fence | None:
+        progress = self.progress(n)
+        return None if progress is None else fence_of(progress.execution)
+
+    def unknown(self, pick: int) -> int:
+        """Choose an action whose outcome is not known, most of the time."""
+        moving = [(n, self.progress(n)) for n in (1, 2, 3, 4)]
+        open_ones = [n for n, found in moving if found and found.control and found.execution.lease]
+        return int(choice(open_ones if pick % 4 else [], [1, 2, 3, 4], pick))
 
     def begin(self, n: int, fence: Fence, *, whole: bool) -> rules.Start | Whole:
         start = rules.Start(f"dsp-{n}", f"apr-{n}", digest(n), fence)
@@ -233,13 +245,17 @@ class Life(RuleBasedStateMachine):
     def dispatcher_takes_over(self, who: int) -> None:
         self.stores.do(lambda ports: ports.dispatches.settle_dead_owners(f"owner-{who}"))
 
-    @rule(who=WHO, n=NUMBERS, lease_ms=LEASES_MS)
-    def resolver_claims(self, who: int, n: int, lease_ms: int) -> None:
+    @rule(who=WHO, pick=PICKS, lease_ms=LEASES_MS)
+    def resolver_claims(self, who: int, pick: int, lease_ms: int) -> None:
+        n = self.unknown(pick)
         event = ClaimScan(f"dsp-{n}", f"resolver-{who}", self.fresh("probe"), lease_ms)
         self.scan(who, n, lambda ports: ports.recoveries.claim(event))
 
     def held(self, pick: int, slip: int) -> tuple[int, int, ScanFence]:
-        who, n = sorted(self.scans)[pick % len(self.scans)]
+        live = [
+            each for each in self.scans if self.scans[each] == scan_fence_of(self.progress(each[1]))
+        ]
+        who, n = choice(live if pick % 4 else [], sorted(self.scans), pick)
         known = self.scans[who, n]
         return who, n, known._replace(recovery_version=max(0, known.recovery_version + slip))
 
@@ -270,16 +286,18 @@ class Life(RuleBasedStateMachine):
         now = self.stores.model.ports.overview.instant().now
         self.login = Principal(ANA, assurance, self.fresh("ses"), now.at_ms, now.tick)
 
-    @precondition(lambda self: self.login is not None)
-    @rule(n=NUMBERS, decision=st.sampled_from(Decision), slip=SLIPS, stale=st.booleans(),
+    @rule(pick=PICKS, decision=st.sampled_from(Decision), slip=SLIPS, stale=st.integers(0, 6),
           unprobed=st.booleans())  # fmt: skip
     def person_settles(
-        self, n: int, decision: Decision, slip: int, *, stale: bool, unprobed: bool
+        self, pick: int, decision: Decision, slip: int, *, stale: int, unprobed: bool
     ) -> None:
+        n = self.unknown(pick)
+        if self.login is None or stale < 5:
+            self.person_logs_in(Assurance.MULTI_FACTOR)
         assert self.login is not None
         progress = self.progress(n)
         version = 1 if progress is None else max(1, progress.execution.version + slip)
-        fence = PolicyFence(1, 1) if stale else self.policy(ANA)
+        fence = PolicyFence(1, 1) if stale == 5 else self.policy(ANA)
         event = ResolveByPerson(
             f"dsp-{n}", version, None, self.fresh("man"), decision, "looked_myself", None,
             self.login, fence, unprobed,
@@ -299,6 +317,12 @@ class Life(RuleBasedStateMachine):
                 found = self.stores.sqlite.ports.effects.receipt(f"dsp-{n}")
                 assert found is not None
                 assert found.body is not None
+
+
+def choice(wished: list[Any], known: list[Any], pick: int) -> Any:
+    """Choose from what is wished for, or else from all that is known."""
+    found = wished or known
+    return found[pick % len(found)]
 
 
 def digest(n: int) -> str:
