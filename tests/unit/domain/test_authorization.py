@@ -38,7 +38,7 @@ def test_the_published_vector_of_a_fact() -> None:
         assert fact_digest(fact._replace(**{name: changed})) != digest
 
 
-@pytest.mark.scenario(168, 177)
+@pytest.mark.scenario(168)
 @pytest.mark.adr("0033", "7.1")
 def test_a_fact_stands_for_one_decision_or_one_resolution() -> None:
     """What it is about, for whom and under which mutation is what its digest covers."""

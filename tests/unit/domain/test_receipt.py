@@ -324,7 +324,6 @@ def test_a_resource_of_another_kind_proves_nothing_whatever_its_name() -> None:
     assert answer == Evidence(Finding.CONFLICT, "task_receipt_conflict")
 
 
-@pytest.mark.scenario(156)
 @pytest.mark.parametrize("status", [ExecutionStatus.PENDING, ExecutionStatus.LEASED])
 @pytest.mark.parametrize("look", [found(), Found(None, None, None, None, stray=False)])
 def test_nothing_proves_what_never_started(status: ExecutionStatus, look: Found) -> None:

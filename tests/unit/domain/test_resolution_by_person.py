@@ -133,7 +133,7 @@ def test_nobody_but_a_user_settles_anything(kind: SubjectType) -> None:
         assert said(before, principal=somebody) is RecoveryRefusal.HUMAN_REQUIRED
 
 
-@pytest.mark.scenario(148, 150, 152, 183)
+@pytest.mark.scenario(148, 150, 152)
 @pytest.mark.adr("0033", "7.1")
 @pytest.mark.parametrize(
     ("before", "ms", "changes", "refusal"),
@@ -232,7 +232,6 @@ def test_the_proof_is_as_old_as_the_stamp_of_the_resolution_says() -> None:
         assert strong or answer is RecoveryRefusal.STRONG_REQUIRED
 
 
-@pytest.mark.scenario(172, 173)
 def test_an_unbound_user_proves_nothing() -> None:
     unbound = PolicyFence(1, None)
     event = person_command(fence=unbound)
@@ -275,7 +274,7 @@ def test_the_state_is_told_before_the_person_is_judged(
     assert said(case(of=AUTOMATIC), **changes) is refusal
 
 
-@pytest.mark.scenario(168, 178, 180)
+@pytest.mark.scenario(168, 178)
 @pytest.mark.adr("0033", "6.2")
 def test_a_repeated_word_is_a_replay_by_meaning() -> None:
     """Whatever was proven for the repeat and when (W16); upstream compares the millisecond."""
