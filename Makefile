@@ -5,7 +5,7 @@ LINT = $(RUN) --group lint --group fuzz --module
 OWNED = $(foreach suite,actions identities strong usage input_files runtime hostile text recovery,tests/cli/test_$(suite).py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test contract stateful crash stress served cycled cover bench zipapp verify check clean
+.PHONY: help setup demo fmt lint type test contract stateful crash stress served cycled cover mutants bench zipapp verify check clean
 
 help: ## print what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) \
@@ -56,6 +56,9 @@ cover: ## count the lines of the program that the in-process suites run (.cover/
 	find .cover -type f -name '*.cover' ! -name 'qinglong_edge.*' -delete
 	@grep -E '^lines| qinglong_edge\.|[0-9]+ (passed|failed|error)' .cover/summary
 	@! grep -qE '[0-9]+ (failed|error)' .cover/summary  # trace itself hides how pytest ended
+
+mutants: ## remove each guard of the domain in turn; a test must notice (OF="--module dispatch")
+	$(RUN) --module tools.mutants -- $(OF)
 
 bench: ## measure, beside a floor in the same run
 	@find bench -name 'test_*.py' 2>/dev/null | grep -q . || { echo 'bench: no benchmark in bench/' >&2; exit 1; }

@@ -2,7 +2,7 @@
 
 A guard is whatever may keep a function from going on or from saying yes:
 
-- an `if`, an `elif`, and the condition of a comprehension: removed, it never holds or never filters;
+- an `if`, an `elif`: removed, it never holds; the condition of a comprehension: it always does;
 - an operand of `and` and `or`, a link of `a <= b < c`, a pair of `(a, b) == (c, d)`: removed alone;
 - the boundary of a comparison: `<` becomes `<=`, and so on;
 - `a if condition else b`: becomes `a`, then `b`;
@@ -49,6 +49,7 @@ class Change(NamedTuple):
     """Hold what is removed, in words, and how."""
 
     line: int
+    column: int
     what: str
     edits: tuple[Edit, ...]
 
@@ -102,11 +103,10 @@ def _changes(function: Function) -> list[Change]:
         for node in ast.walk(function)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    found = []
+    found: list[Change] = []
     for node in ast.walk(function):
-        place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
-        found += [(*place, change) for change in (*_branches(node), *_comparisons(node, assigned))]
-    return [change for _, _, change in sorted(found, key=lambda each: each[:2])]
+        found += [*_branches(node), *_comparisons(node, assigned)]
+    return sorted(found, key=lambda change: (change.line, change.column))
 
 
 def _branches(node: ast.AST) -> Iterator[Change]:
@@ -131,6 +131,8 @@ def _branches(node: ast.AST) -> Iterator[Change]:
             # Kept for the compiler, so that the function still closes over the same names.
             never = ast.IfExp(ast.Constant(value=False), call, ast.Constant(value=None))
             yield _change(call, _text(call), Edit(node, "value", never))
+        case _:
+            return
 
 
 def _comparisons(node: ast.AST, assigned: dict[str, ast.expr]) -> Iterator[Change]:
@@ -140,19 +142,18 @@ def _comparisons(node: ast.AST, assigned: dict[str, ast.expr]) -> Iterator[Chang
     for at, op in enumerate(node.ops):
         link = ast.Compare(sides[at], [op], [sides[at + 1]])
         if other := BOUNDARIES.get(type(op)):
-            ops = [*node.ops[:at], other(), *node.ops[at + 1 :]]
-            yield _change(node, f"boundary of {_text(link)}", Edit(node, "ops", ops))
+            moved = [*node.ops[:at], other(), *node.ops[at + 1 :]]
+            yield _change(node, f"boundary of {_text(link)}", Edit(node, "ops", moved))
         if at == 0 and len(node.ops) > 1:
-            rest = (("left", sides[1]), ("ops", node.ops[1:]), ("comparators", sides[2:]))
-            edits = (Edit(node, *each) for each in rest)
-            yield _change(node, f"link {_text(link)}", *edits)
+            ops, others = Edit(node, "ops", node.ops[1:]), Edit(node, "comparators", sides[2:])
+            yield _change(node, f"link {_text(link)}", Edit(node, "left", sides[1]), ops, others)
         elif at == len(node.ops) - 1 and at:
-            rest = (("ops", node.ops[:-1]), ("comparators", sides[1:-1]))
-            yield _change(node, f"link {_text(link)}", *(Edit(node, *each) for each in rest))
+            ops, others = Edit(node, "ops", node.ops[:-1]), Edit(node, "comparators", sides[1:-1])
+            yield _change(node, f"link {_text(link)}", ops, others)
     left, right = (
         assigned.get(side.id, side) if isinstance(side, ast.Name) else side for side in sides[:2]
     )
-    if isinstance(left, ast.Tuple) and isinstance(right, ast.Tuple) and len(sides) == 2:
+    if isinstance(left, ast.Tuple) and isinstance(right, ast.Tuple) and len(node.ops) == 1:
         for at, (one, two) in enumerate(zip(left.elts, right.elts, strict=False)):
             edits = (Edit(side, "elts", _without(side.elts, at)) for side in (left, right))
             yield _change(node, f"pair {_text(one)}, {_text(two)}", *edits)
@@ -164,7 +165,7 @@ def _without(elements: list[ast.expr], at: int) -> list[ast.expr]:
 
 def _change(node: ast.expr, what: str, *edits: Edit) -> Change:
     short = what if len(what) <= WHAT_CHARS_MAX else what[: WHAT_CHARS_MAX - 3] + "..."
-    return Change(node.lineno, short, edits)
+    return Change(node.lineno, node.col_offset, short, edits)
 
 
 def _text(node: ast.AST) -> str:

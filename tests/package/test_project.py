@@ -18,7 +18,7 @@ TARGETS = [
     "help", "setup", "demo", "fmt", "lint", "type", "test", "contract", "stateful", "crash",
     "stress",
     "served", "cycled",
-    "cover", "bench", "zipapp", "verify", "check", "clean",
+    "cover", "mutants", "bench", "zipapp", "verify", "check", "clean",
 ]  # fmt: skip
 
 

@@ -305,8 +305,6 @@ def test_a_started_or_ended_dispatch_cannot_be_withdrawn() -> None:
     for status in (SUCCEEDED, FAILED, BLOCKED):
         answer = cancel(progress(status), "can-1", at(2_500))
         assert answer is DispatchRefusal.ALREADY_TERMINAL
-    named_alike = cancel(progress(SUCCEEDED), "done-1", at(4_000))
-    assert named_alike is DispatchRefusal.ALREADY_TERMINAL
 
 
 @pytest.mark.parametrize("status", [PENDING, LEASED, RETRY_WAIT])

@@ -255,3 +255,9 @@ def test_a_row_that_contradicts_itself_is_held_by_nobody(
     held = scan_fence(execution_version=version)
     assert not holds(Progress(run, watch), held)
     assert observe(Progress(run, watch), observe_command(fence=held), at(50_000)) is FR
+
+
+@pytest.mark.parametrize("row", [armed(), Progress(execution(EXECUTING), None)])
+def test_without_a_scan_lease_there_is_no_fence_to_hold(row: Progress) -> None:
+    assert scan_fence_of(row) is None
+    assert not holds(row, scan_fence())
