@@ -24,10 +24,12 @@ BESIDE = pytest.mark.alone("serve", "cycle", reason="writes to the database besi
 DIES = pytest.mark.alone("serve", "cycle", reason="its runtime dies, so it must be the only one")
 
 
-def prove(edge: Edge, name: str = "ana") -> None:
-    """Log a user in with a second factor of their own."""
-    codes = edge.run("user", "totp", name)["recovery_codes"]
-    assert edge.login(name, "--recovery-code", edge.write("code", codes[0]))
+def prove(edge: Edge, name: str = "ana") -> list[str]:
+    """Log a user in with a second factor of their own; return the recovery codes that are left."""
+    left: list[str]
+    first, *left = edge.run("user", "totp", name)["recovery_codes"]
+    assert edge.login(name, "--recovery-code", edge.write("code", first))
+    return left
 
 
 def unknown(ready: Edge) -> str:
@@ -142,6 +144,19 @@ def test_strangers_and_weak_proof_are_refused_alike(ready: Edge) -> None:
     missing = ready.fails(*resolve("dsp-none", version), expect=3)
     assert missing["code"] == "dispatch_not_found"
     assert ready.show("killed")["effective_state"] == "manual_required"
+
+
+@pytest.mark.scenario(180)
+def test_a_word_that_was_given_is_no_right_to_repeat_it(ready: Edge) -> None:
+    dispatch_id = unknown(ready)
+    words = resolve(dispatch_id, version_of(ready, dispatch_id), "--mutation-id", "man-1")
+    ready.user("eva", "owner")
+    codes = prove(ready)
+    assert ready.run(*words)["status"] == "resolved"
+    ready.login("eva")
+    ready.run("role", "bind", "user:ana", "viewer")
+    ready.login("ana", "--recovery-code", ready.write("second", codes[0]))
+    assert ready.fails(*words, expect=3)["code"] == "not_allowed"
 
 
 @pytest.mark.scenario(152)

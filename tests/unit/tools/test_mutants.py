@@ -127,6 +127,7 @@ def tried(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.adr("0009", "10")
 def test_a_tree_is_tried_and_stays_as_it_was(tmp_path: Path) -> None:
     files = {
         "qinglong_edge/domain/__init__.py": "",
