@@ -326,7 +326,8 @@ def _may_prolong(before: Progress, event: ExecutionEvent) -> bool:
 def _started_by(before: Progress, fence: Fence) -> bool:
     """Tell whether this very start was the last step: its control has not moved since."""
     fresh = before.control is not None and before.control.version == 0
-    return fresh and _follows(before, fence)
+    executing = before.execution.status is ExecutionStatus.EXECUTING
+    return executing and fresh and _follows(before, fence)
 
 
 def _ended_by(execution: Execution, mutation_id: str, version: int) -> bool:
