@@ -56,7 +56,6 @@ ALLOWED = {
     "evidence.renew: or control.lease is None": NO_FENCE,
     "dispatch._watched: if moved.control is None": "`_may_prolong` asked for the control before",
     "dispatch._wait: or 0": "whoever waits has said for how long",
-    "receipt.issue: or 0": "only what has started has a receipt",
     "ids.check_permission: and len(value) <= limits.PERMISSION_CHARS_MAX": LONG_PERMISSION,
     "ids.check_permission: boundary of len(value) <= limits.PERMISSION_CHARS_MAX": LONG_PERMISSION,
     "totp.recovery_digest: boundary of set(code) <= set(_ALPHABET)": (

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.action import ActionBinding, Risk
 from qinglong_edge.domain.approval import Approval
+from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject
 from qinglong_edge.domain.recovery import Control, Lease, Resolution
@@ -121,6 +122,13 @@ def effective_state(progress: Progress, now: Now) -> str:
         return "recovery_required" if lease_expired(execution, now) else status.value
     due = execution.eligible_tick is not None and execution.eligible_tick <= now.tick
     return "due" if due else status.value
+
+
+def started_at_ms(execution: Execution) -> int:
+    """Return when the barrier was passed; raises `InvariantBroken` before it."""
+    if execution.started_at_ms is None:
+        raise InvariantBroken("an action that never started has no beginning")
+    return execution.started_at_ms
 
 
 def lease_expired(execution: Execution, now: Now) -> bool:

@@ -11,9 +11,9 @@ from qinglong_edge.domain.action import RUN_CREATE, TASK_PUBLISH
 from qinglong_edge.domain.canonical import Fields, Json, canonical_bytes, parse_object, sha256_hex
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.evidence import Evidence
-from qinglong_edge.domain.execution import Dispatch, Execution, Outcome
+from qinglong_edge.domain.execution import Dispatch, Execution, Outcome, started_at_ms
 from qinglong_edge.domain.recovery import Finding
-from qinglong_edge.domain.run import Attempt, Run, created_by
+from qinglong_edge.domain.run import Run, created_by
 from qinglong_edge.domain.task import TaskRevision, revision_text
 
 RECEIPT_SCHEMA_VERSION = 1
@@ -27,6 +27,9 @@ class Words(NamedTuple):
     missing: str
     conflict: str
     verified: str
+    plan_changed: str
+    plan_disappeared: str
+    fence_invalid: str
 
 
 WORDS = {
@@ -36,6 +39,9 @@ WORDS = {
         "approved_run_receipt_missing",
         "approved_run_receipt_conflict",
         "approved_run_receipt_verified",
+        "approved_run_plan_changed",
+        "approved_run_plan_disappeared",
+        "approved_run_fence_invalid",
     ),
     TASK_PUBLISH: Words(
         "task_revision",
@@ -43,6 +49,9 @@ WORDS = {
         "task_receipt_missing",
         "task_receipt_conflict",
         "task_receipt_verified",
+        "task_plan_changed",
+        "task_plan_disappeared",
+        "task_fence_invalid",
     ),
 }
 
@@ -69,17 +78,17 @@ class ActionReceipt(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Hold what one read of the store found for a dispatch.
+    """Hold what one read of the store found under a dispatch: receipt and resource apart.
 
-    `digest` is the stored one. `resource` is the row that the receipt names, `attempt` the latest
-    one of a run, `stray` that a resource of this dispatch stands without a receipt.
+    `digest` and `named` (type and id of the resource) are what stands beside the receipt's bytes;
+    `has_attempt` tells whether a run has its attempt.
     """
 
     body: bytes | None
     digest: str | None
+    named: tuple[str, str] | None
     resource: Run | TaskRevision | None
-    attempt: Attempt | None
-    stray: bool
+    has_attempt: bool
 
 
 def issue(
@@ -87,12 +96,12 @@ def issue(
 ) -> ActionReceipt:
     """Return the receipt of a started action that had its effect; never before its start."""
     words = WORDS[dispatch.action.action_type]
-    started_at_ms = execution.started_at_ms or 0
-    at_ms = max(finished_at_ms, started_at_ms)
+    began_ms = started_at_ms(execution)
+    at_ms = max(finished_at_ms, began_ms)
     return ActionReceipt(
         RECEIPT_SCHEMA_VERSION, dispatch.dispatch_id, dispatch.approval_request_id,
         dispatch.project_id, dispatch.action.action_type, dispatch.action.action_digest,
-        execution.attempt_count, execution.version, started_at_ms, dispatch.dispatch_id,
+        execution.attempt_count, execution.version, began_ms, dispatch.dispatch_id,
         Outcome.SUCCEEDED.value, words.done, words.resource_type, resource_id, at_ms, at_ms,
     )  # fmt: skip
 
@@ -138,9 +147,8 @@ def judge(dispatch: Dispatch, execution: Execution, found: Found) -> Evidence:
     if execution.started_at_ms is None:
         return conflict
     if found.body is None:
-        if found.stray:
-            return conflict
-        return Evidence(Finding.MISSING, words.missing)
+        absent = found.resource is None
+        return Evidence(Finding.MISSING, words.missing) if absent else conflict
     try:
         receipt = parse_receipt(found.body)
     except UsageError:
@@ -149,7 +157,8 @@ def judge(dispatch: Dispatch, execution: Execution, found: Found) -> Evidence:
     bound = issue(dispatch, execution, receipt.resource_id, receipt.finished_at_ms)
     said = receipt._replace(execution_version=execution.version)
     seen = 1 <= receipt.execution_version <= execution.version
-    if said != bound or value != found.digest or not seen:
+    beside = (value, (receipt.resource_type, receipt.resource_id))
+    if said != bound or beside != (found.digest, found.named) or not seen:
         return conflict
     if not _resource_holds(dispatch, receipt, found):
         return conflict
@@ -160,7 +169,7 @@ def _resource_holds(dispatch: Dispatch, receipt: ActionReceipt, found: Found) ->
     resource = found.resource
     named = (receipt.resource_type, receipt.resource_id)
     if isinstance(resource, Run):
-        mine = created_by(resource, dispatch) and found.attempt is not None
+        mine = created_by(resource, dispatch) and found.has_attempt
         return mine and named == (WORDS[RUN_CREATE].resource_type, resource.run_id)
     if isinstance(resource, TaskRevision):
         said = (resource.dispatch_id, resource.project_id)

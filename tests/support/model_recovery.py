@@ -7,17 +7,15 @@ from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import effect as effects
 from qinglong_edge.domain import evidence, resolution
 from qinglong_edge.domain import receipt as receipts
-from qinglong_edge.domain.action import action_digest
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.effect import Perform, PublishTask, Whole
-from qinglong_edge.domain.execution import Execution, Fence, Outcome, Record
-from qinglong_edge.domain.machines import ExecutionStatus
+from qinglong_edge.domain.execution import Fence, Outcome, Record, started_at_ms
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.receipt import WORDS, Found
-from qinglong_edge.domain.recovery import Finding, RecoveryRefusal
+from qinglong_edge.domain.recovery import RecoveryRefusal
 from qinglong_edge.domain.resolution import Case
 from qinglong_edge.domain.run import admit
-from qinglong_edge.domain.task import TaskRevision, parse_revision, task_body
+from qinglong_edge.domain.task import TaskRevision, parse_revision
 from qinglong_edge.ports.handlers import HandlerAnswer
 from qinglong_edge.ports.repositories import DispatchAnswer, RecoveryAnswer
 from tests.support.model_store import ModelStore, Tx
@@ -167,31 +165,25 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | rules.DispatchRefusal:
     if found is None or case is None:
         return rules.DispatchRefusal.NOT_FOUND
     dispatch, execution = case.dispatch, case.progress.execution
-    if not _may_act(execution, event.fence):
-        return rules.DispatchRefusal.FENCE_REJECTED
-    plan = effects.plan_of(event.effect, dispatch.project_id)
-    if action_digest(plan) != dispatch.action.action_digest:
-        return HandlerAnswer(Outcome.FAILED, effects.PLAN_CHANGED)
+    known = effects.had_before(dispatch, execution, event, found_of(tx, found.key))
+    if known is not None:
+        return known if isinstance(known, rules.DispatchRefusal) else HandlerAnswer(*known)
     words = WORDS[dispatch.action.action_type]
-    seen = receipts.judge(dispatch, execution, found_of(tx, found.key)).finding
-    if seen is Finding.VERIFIED_SUCCEEDED:
-        return HandlerAnswer(Outcome.SUCCEEDED, words.done)
-    if seen is not Finding.MISSING:
-        return HandlerAnswer(Outcome.FAILED, words.conflict)
     made = _make(tx, found.key, case, event)
     if made is None:
-        return HandlerAnswer(Outcome.FAILED, effects.PLAN_DISAPPEARED)
-    body = receipts.receipt_bytes(receipts.issue(dispatch, execution, made, tx.now.at_ms))
-    tx.state.receipts[found.key] = (body, receipts.receipt_digest(body))
+        return HandlerAnswer(Outcome.FAILED, words.plan_disappeared)
+    receipt = receipts.issue(dispatch, execution, made, tx.now.at_ms)
+    named = (receipt.resource_type, receipt.resource_id)
+    body = receipts.receipt_bytes(receipt)
+    tx.state.receipts[found.key] = (body, receipts.receipt_digest(body), named)
     return HandlerAnswer(Outcome.SUCCEEDED, words.done)
 
 
 def found_of(tx: Tx, key: int) -> Found:
-    body, digest = tx.state.receipts.get(key, (None, None))
     made = tx.state.runs.get(key)
     resource = tx.state.revisions.get(key) if made is None else made.run
-    attempt = None if made is None else made.attempt
-    return Found(body, digest, resource, attempt, stray=resource is not None)
+    body, digest, named = tx.state.receipts.get(key, (None, None, None))
+    return Found(body, digest, named, resource, has_attempt=made is not None)
 
 
 def revision(tx: Tx, task_id: str, number: int | None) -> TaskRevision | None:
@@ -200,29 +192,17 @@ def revision(tx: Tx, task_id: str, number: int | None) -> TaskRevision | None:
     return max(asked, key=lambda each: each.number, default=None)
 
 
-def _may_act(execution: Execution, fence: Fence) -> bool:
-    lease = execution.lease
-    if execution.status is not ExecutionStatus.EXECUTING or lease is None:
-        return False
-    mine = (lease.owner, lease.token) == (fence.owner, fence.token)
-    return mine and execution.version >= fence.version
-
-
 def _make(tx: Tx, key: int, case: Case, event: Perform) -> str | None:
-    started_at_ms = case.progress.execution.started_at_ms or 0
+    execution = case.progress.execution
     if isinstance(event.effect, PublishTask):
         task = event.effect.task
         newest = revision(tx, task.task_id, None)
-        number = 1 if newest is None else newest.number + 1
-        made = TaskRevision(
-            task.task_id, case.dispatch.project_id, number, task.name, task_body(task),
-            case.dispatch.dispatch_id, started_at_ms,
-        )  # fmt: skip
+        made = effects.next_revision(task, newest, case.dispatch, execution)
         tx.state.revisions[key] = made
         return receipts.resource_of_task(made)
     plan = event.effect.plan
     pinned = revision(tx, plan.task_id, parse_revision(plan.task_revision, "task_revision"))
-    if pinned is None or pinned.name != plan.task_name:
+    if not effects.is_pinned(plan, pinned):
         return None
-    tx.state.runs[key] = admit(case.dispatch, started_at_ms, plan, event.effect.drawn)
+    tx.state.runs[key] = admit(case.dispatch, started_at_ms(execution), plan, event.effect.drawn)
     return tx.state.runs[key].run.run_id

@@ -53,7 +53,7 @@ class State(NamedTuple):
     projects: dict[str, Project]
     histories: dict[tuple[str, Subject], History]
     damaged: dict[int, bool]
-    receipts: dict[int, tuple[bytes, str]]
+    receipts: dict[int, tuple[bytes, str, tuple[str, str]]]
     revisions: dict[int, TaskRevision]
     runs: dict[int, Admitted]
 

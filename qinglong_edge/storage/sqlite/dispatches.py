@@ -8,7 +8,7 @@ from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.effect import Perform, Whole, ended_by
-from qinglong_edge.domain.errors import RowDamagedError
+from qinglong_edge.domain.errors import InvariantBroken, RowDamagedError
 from qinglong_edge.domain.execution import Fence, Progress, Record, fence_of
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.resolution import Case
@@ -127,7 +127,7 @@ def _begin(tx: Tx, event: Begin) -> DispatchAnswer:
         return started
     answer = effects.perform(tx, Perform(event.start.dispatch_id, held, event.effect))
     if isinstance(answer, rules.DispatchRefusal):
-        return answer
+        raise InvariantBroken("an effect was refused behind its own barrier")
     verdict = rules.Complete(event.start.dispatch_id, held, event.mutation_id, *answer)
     return _complete(tx, verdict)
 

@@ -8,7 +8,6 @@ import sqlite3
 
 from qinglong_edge.domain import effect as effects
 from qinglong_edge.domain import receipt as receipts
-from qinglong_edge.domain.action import action_digest
 from qinglong_edge.domain.canonical import canonical_bytes, parse_object, sha256_bytes
 from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.effect import CreateRun, Perform, PublishTask
@@ -18,8 +17,7 @@ from qinglong_edge.domain.errors import (
     RowDamagedError,
     UsageError,
 )
-from qinglong_edge.domain.execution import Execution, Fence, Outcome, Record
-from qinglong_edge.domain.machines import ExecutionStatus
+from qinglong_edge.domain.execution import Dispatch, Execution, Outcome, Record, started_at_ms
 from qinglong_edge.domain.receipt import WORDS, Found
 from qinglong_edge.domain.recovery import Finding
 from qinglong_edge.domain.resolution import Case
@@ -27,14 +25,13 @@ from qinglong_edge.domain.run import (
     ACTOR_ID,
     ACTOR_TYPE,
     Admitted,
-    Attempt,
     AttemptStatus,
     Run,
     RunStatus,
     admit,
     created_by,
 )
-from qinglong_edge.domain.task import TaskRevision, parse_revision, parse_task, task_body
+from qinglong_edge.domain.task import TaskRevision, parse_revision, parse_task
 from qinglong_edge.ports.handlers import HandlerAnswer
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.storage import statements
@@ -60,7 +57,7 @@ class SqliteEffects:
 
         def look(tx: Tx) -> Found | None:
             found = actions.case_of(tx, dispatch_id)
-            return None if found is None else _found(tx, *found)
+            return None if found is None else _found(tx, found[0].key, found[1].dispatch)
 
         return self._database.read(look)
 
@@ -71,22 +68,15 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | DispatchRefusal:
     if found is None:
         return DispatchRefusal.NOT_FOUND
     record, case = found
-    if not _may_act(case.progress.execution, event.fence):
-        return DispatchRefusal.FENCE_REJECTED
-    dispatch = case.dispatch
-    plan = effects.plan_of(event.effect, dispatch.project_id)
-    if action_digest(plan) != dispatch.action.action_digest:
-        return HandlerAnswer(Outcome.FAILED, effects.PLAN_CHANGED)
+    dispatch, execution = case.dispatch, case.progress.execution
+    known = effects.had_before(dispatch, execution, event, _found(tx, record.key, dispatch))
+    if known is not None:
+        return known if isinstance(known, DispatchRefusal) else HandlerAnswer(*known)
     words = WORDS[dispatch.action.action_type]
-    seen = receipts.judge(dispatch, case.progress.execution, _found(tx, record, case))
-    if seen.finding is Finding.VERIFIED_SUCCEEDED:
-        return HandlerAnswer(Outcome.SUCCEEDED, words.done)
-    if seen.finding is not Finding.MISSING:
-        return HandlerAnswer(Outcome.FAILED, words.conflict)
     made = _make(tx, record, case, event)
     if made is None:
-        return HandlerAnswer(Outcome.FAILED, effects.PLAN_DISAPPEARED)
-    receipt = receipts.issue(dispatch, case.progress.execution, made, tx.now.at_ms)
+        return HandlerAnswer(Outcome.FAILED, words.plan_disappeared)
+    receipt = receipts.issue(dispatch, execution, made, tx.now.at_ms)
     body = receipts.receipt_bytes(receipt)
     tx.exactly_one(
         SQL["add_receipt"],
@@ -104,14 +94,18 @@ def prove(tx: Tx, record: Record) -> None:
 
     Raises `DamagedError`: `task_damaged`, `receipt_damaged`.
     """
+    dispatch, progress = record.dispatch, record.progress
+    if dispatch is None or progress is None:
+        if tx.one(SQL["receipt_of_action"], action=record.key) is not None:
+            raise DamagedError("receipt_damaged", "what never started has left a receipt")
+        return
     try:
-        row = tx.one(SQL["revision_of_action"], action=record.key)
-        if row is not None:
-            _prove_revision(revision_from_row(row))
+        found = _found(tx, record.key, dispatch)
+        if isinstance(found.resource, TaskRevision):
+            _prove_revision(found.resource)
     except (RowDamagedError, UsageError) as error:
-        raise DamagedError("task_damaged", "a task's revision cannot be believed") from error
-    receipt = tx.one(SQL["receipt_of_action"], action=record.key)
-    if not _receipt_holds(tx, record, receipt):
+        raise DamagedError("task_damaged", "what an action made cannot be believed") from error
+    if not _receipt_holds(dispatch, progress.execution, found):
         raise DamagedError("receipt_damaged", "an action's receipt cannot be believed")
 
 
@@ -121,38 +115,15 @@ def _prove_revision(revision: TaskRevision) -> None:
         raise RowDamagedError("row_damaged", "a task's revision names another task")
 
 
-def _receipt_holds(tx: Tx, record: Record, row: sqlite3.Row | None) -> bool:
+def _receipt_holds(dispatch: Dispatch, execution: Execution, found: Found) -> bool:
     """Tell whether receipt and resource prove each other; without both there is nothing to tell."""
-    dispatch, progress = record.dispatch, record.progress
-    if dispatch is None or progress is None or dispatch.action.action_type not in WORDS:
-        return row is None
-    found = _found(tx, record, Case(dispatch, progress, record.resolution))
-    if row is None:
+    if dispatch.action.action_type not in WORDS:
+        return found.body is None
+    if found.body is None:
         resource = found.resource
         foreign = isinstance(resource, Run) and not created_by(resource, dispatch)
         return resource is None or foreign
-    seen = receipts.judge(dispatch, progress.execution, found)
-    return seen.finding is Finding.VERIFIED_SUCCEEDED
-
-
-def _names(row: sqlite3.Row) -> bool:
-    """Tell whether the columns beside a receipt's bytes name what the bytes do."""
-    try:
-        said = receipts.parse_receipt(row["body"])
-    except UsageError:
-        return False
-    return (said.resource_type, said.resource_id) == (row["resource_type"], row["resource_id"])
-
-
-def _may_act(execution: Execution, fence: Fence) -> bool:
-    """Tell whether the holder that passed the barrier still may; a renewal took nothing away."""
-    lease = execution.lease
-    return (
-        execution.status is ExecutionStatus.EXECUTING
-        and lease is not None
-        and (lease.owner, lease.token) == (fence.owner, fence.token)
-        and execution.version >= fence.version
-    )
+    return receipts.judge(dispatch, execution, found).finding is Finding.VERIFIED_SUCCEEDED
 
 
 def _make(tx: Tx, record: Record, case: Case, event: Perform) -> str | None:
@@ -163,18 +134,9 @@ def _make(tx: Tx, record: Record, case: Case, event: Perform) -> str | None:
 
 
 def _publish(tx: Tx, record: Record, case: Case, effect: PublishTask) -> str:
-    task = effect.task
-    newest = newest_revision(tx, task.task_id)
-    body = task_body(task)
-    revision = TaskRevision(
-        task.task_id,
-        case.dispatch.project_id,
-        1 if newest is None else newest.number + 1,
-        task.name,
-        body,
-        case.dispatch.dispatch_id,
-        case.progress.execution.started_at_ms or tx.now.at_ms,
-    )
+    newest = newest_revision(tx, effect.task.task_id)
+    execution = case.progress.execution
+    revision = effects.next_revision(effect.task, newest, case.dispatch, execution)
     resource_id = receipts.resource_of_task(revision)
     resource_type = WORDS[case.dispatch.action.action_type].resource_type
     if tx.one(SQL["receipt_of_resource"], resource_type=resource_type, resource_id=resource_id):
@@ -185,8 +147,8 @@ def _publish(tx: Tx, record: Record, case: Case, effect: PublishTask) -> str:
         task_id=revision.task_id,
         number=revision.number,
         name=revision.name,
-        body=body,
-        digest=sha256_bytes(body),
+        body=revision.body,
+        digest=sha256_bytes(revision.body),
         action=record.key,
         created_at_ms=revision.created_at_ms,
     )
@@ -197,10 +159,10 @@ def _create_run(tx: Tx, case: Case, effect: CreateRun) -> str | None:
     plan = effect.plan
     number = parse_revision(plan.task_revision, "task_revision")
     revision = numbered_revision(tx, plan.task_id, number)
-    if revision is None or revision.name != plan.task_name:
+    if not effects.is_pinned(plan, revision):
         return None
-    started_at_ms = case.progress.execution.started_at_ms or tx.now.at_ms
-    made = admit(case.dispatch, started_at_ms, plan, effect.drawn)
+    began_ms = started_at_ms(case.progress.execution)
+    made = admit(case.dispatch, began_ms, plan, effect.drawn)
     _add_run(tx, _project(tx, case), made)
     return made.run.run_id
 
@@ -226,38 +188,30 @@ def _project(tx: Tx, case: Case) -> int:
     return int(row["key"])
 
 
-def _found(tx: Tx, record: Record, case: Case) -> Found:
+def _found(tx: Tx, key: int, dispatch: Dispatch) -> Found:
     """Read receipt and resource of an action; each may stand without the other."""
-    receipt = tx.one(SQL["receipt_of_action"], action=record.key)
-    run = _run(tx, case)
-    row = tx.one(SQL["revision_of_action"], action=record.key)
-    revision = None if row is None else revision_from_row(row)
-    resource = revision if run is None else run[0]
-    return Found(
-        None if receipt is None else receipt["body"],
-        None if receipt is None or not _names(receipt) else receipt["evidence_digest"].hex(),
-        resource,
-        None if run is None else run[1],
-        stray=resource is not None,
-    )
+    receipt = tx.one(SQL["receipt_of_action"], action=key)
+    run, has_attempt = _run(tx, dispatch)
+    row = tx.one(SQL["revision_of_action"], action=key)
+    resource = revision_from_row(row) if run is None and row is not None else run
+    if receipt is None:
+        return Found(None, None, None, resource, has_attempt)
+    named = (receipt["resource_type"], receipt["resource_id"])
+    digest = receipt["evidence_digest"].hex()
+    return Found(receipt["body"], digest, named, resource, has_attempt)
 
 
-def _run(tx: Tx, case: Case) -> tuple[Run, Attempt | None] | None:
-    row = tx.one(
-        SQL["run_of_key"],
-        project_id=case.dispatch.project_id,
-        idempotency_key=case.dispatch.dispatch_id,
-    )
+def _run(tx: Tx, dispatch: Dispatch) -> tuple[Run | None, bool]:
+    """Return the run under a dispatch's key, and whether it has its attempt."""
+    key = dispatch.dispatch_id
+    row = tx.one(SQL["run_of_key"], project_id=dispatch.project_id, idempotency_key=key)
     if row is None:
-        return None
-    attempt = tx.one(SQL["latest_attempt"], run=row["key"])
+        return None, False
     try:
         columns = {name: row[name] for name in Run._fields}
         run = Run(**{**columns, "status": RunStatus(row["status"])})
-        if attempt is None:
-            return run, None
-        columns = {name: attempt[name] for name in Attempt._fields}
-        return run, Attempt(**{**columns, "status": AttemptStatus(attempt["status"])})
+        attempt = tx.one(SQL["latest_attempt"], run=row["key"])
+        return run, attempt is not None and AttemptStatus(attempt["status"]) in AttemptStatus
     except (ValueError, TypeError) as error:
         raise RowDamagedError("row_damaged", "a run's row cannot be believed") from error
 

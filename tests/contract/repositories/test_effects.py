@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from qinglong_edge.domain.dispatch import DispatchRefusal
-from qinglong_edge.domain.effect import PLAN_CHANGED, PLAN_DISAPPEARED, Effect, PublishTask
+from qinglong_edge.domain.effect import Effect, PublishTask
 from qinglong_edge.domain.execution import Outcome
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.receipt import Found, parse_receipt, receipt_digest
 from qinglong_edge.domain.recovery import Finding
-from qinglong_edge.domain.run import Attempt, AttemptStatus, Run, RunStatus
+from qinglong_edge.domain.run import Run, RunStatus
 from qinglong_edge.domain.task import TaskRevision, task_body
 from qinglong_edge.ports.handlers import HandlerAnswer
 from tests.contract.adapters import Repositories
@@ -49,7 +49,7 @@ EFFECTS = pytest.mark.parametrize(
     [(publish_of(2), PUBLISHED), (run_of(2, of=1), CREATED)],
     ids=["publish", "run"],
 )
-NOTHING = Found(None, None, None, None, stray=False)
+NOTHING = Found(None, None, None, None, has_attempt=False)
 
 
 def have(story: Story, n: int, effect: Effect, *, whole: bool) -> None:
@@ -90,7 +90,7 @@ def test_an_admitted_run_is_queued_with_its_first_attempt(story: Story, *, whole
         "run-2", PROJECT, "task-1", "r1", "Task 1", 0, "approved_action", "system", "runtime",
         "approved-action:dsp-2", "apr-2", "dsp-2", RunStatus.QUEUED, 2, 2, at_ms, at_ms,
     )  # fmt: skip
-    assert found.attempt == Attempt("att-2", 1, AttemptStatus.CLAIMED, "local_process", 0, at_ms)
+    assert found.has_attempt
 
 
 @pytest.mark.adr("0009", "6")
@@ -249,6 +249,10 @@ CHANGED: list[tuple[Effect, Effect]] = [
 ]
 
 
+def changed_code(asked: Effect) -> str:
+    return "task_plan_changed" if isinstance(asked, PublishTask) else "approved_run_plan_changed"
+
+
 @pytest.mark.scenario(197)
 @pytest.mark.parametrize(("approved", "asked"), CHANGED)
 @WAYS
@@ -261,12 +265,13 @@ def test_only_what_was_approved_is_had(
         event = whole_of(2, approved)._replace(effect=asked)
         changed(story.ports.dispatches.start(event))
         ended = story.execution(2)
-        assert (ended.status, ended.last_result_code) == (ExecutionStatus.FAILED, PLAN_CHANGED)
+        assert ended.status is ExecutionStatus.FAILED
+        assert ended.last_result_code == changed_code(asked)
     else:
         changed(story.ports.dispatches.start(start_effect(2, approved)))
         before = story.repositories.snapshot()
         answer = story.ports.effects.perform(perform_of(2, asked))
-        assert answer == HandlerAnswer(Outcome.FAILED, PLAN_CHANGED)
+        assert answer == HandlerAnswer(Outcome.FAILED, changed_code(asked))
         assert story.repositories.snapshot() == before
     assert left(story, 2) == NOTHING
 
@@ -275,7 +280,7 @@ def test_an_action_outside_this_database_has_no_effect_in_it(story: Story) -> No
     story.started(1)
     before = story.repositories.snapshot()
     answer = story.ports.effects.perform(perform_of(1, publish_of(1)))
-    assert answer == HandlerAnswer(Outcome.FAILED, PLAN_CHANGED)
+    assert answer == HandlerAnswer(Outcome.FAILED, "task_plan_changed")
     assert story.repositories.snapshot() == before
 
 
@@ -294,11 +299,14 @@ def test_a_run_of_a_revision_that_is_not_there_is_not_admitted(
     if whole:
         changed(story.ports.dispatches.start(whole_of(2, effect)))
         ended = story.execution(2)
-        assert (ended.status, ended.last_result_code) == (ExecutionStatus.FAILED, PLAN_DISAPPEARED)
+        assert (ended.status, ended.last_result_code) == (
+            ExecutionStatus.FAILED,
+            "approved_run_plan_disappeared",
+        )
     else:
         changed(story.ports.dispatches.start(start_effect(2, effect)))
         answer = story.ports.effects.perform(perform_of(2, effect))
-        assert answer == HandlerAnswer(Outcome.FAILED, PLAN_DISAPPEARED)
+        assert answer == HandlerAnswer(Outcome.FAILED, "approved_run_plan_disappeared")
         assert judged(story, 2).finding is Finding.MISSING
     assert left(story, 2) == NOTHING
 

@@ -39,7 +39,7 @@ EFFECTS = pytest.mark.parametrize(
     [(publish_of(2), PUBLISHED), (run_of(2, of=1), CREATED)],
     ids=["publish", "run"],
 )
-NOTHING = Found(None, None, None, None, stray=False)
+NOTHING = Found(None, None, None, None, has_attempt=False)
 
 
 @pytest.mark.adr("0033", "4.3")

@@ -138,7 +138,7 @@ def test_a_task_that_changed_behind_the_look_is_not_published(
     context = context_of(story, 1)
     renamed = context.plan._replace(params=task_json(task_of(1, name="Other")))
     other = context._replace(plan=renamed)
-    assert handler.execute(other) == HandlerAnswer(Outcome.FAILED, "approved_run_plan_changed")
+    assert handler.execute(other) == HandlerAnswer(Outcome.FAILED, "task_plan_changed")
     assert left(sqlite) == {}
 
 
@@ -149,7 +149,7 @@ def test_only_the_holder_of_the_barrier_publishes(
     """A renewal takes nothing away; another token and an end do."""
     started_effect(story, 1, publish_of(1))
     context = context_of(story, 1)
-    lost = HandlerAnswer(Outcome.FAILED, "approved_run_fence_invalid")
+    lost = HandlerAnswer(Outcome.FAILED, "task_fence_invalid")
     assert handler.execute(context._replace(fence=context.fence._replace(token="other"))) == lost
     started_effect(story, 2, publish_of(2))
     ended = context_of(story, 2)

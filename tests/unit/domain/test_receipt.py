@@ -26,7 +26,7 @@ from qinglong_edge.domain.receipt import (
     resource_of_task,
 )
 from qinglong_edge.domain.recovery import Finding
-from qinglong_edge.domain.run import Attempt, Run, RunIds, RunPlan, admit
+from qinglong_edge.domain.run import Run, RunIds, RunPlan, admit
 from qinglong_edge.domain.task import TaskRevision, parse_task, task_body
 from tests.support.builders import PREVIEW, PROJECT, dispatch, execution
 from tests.support.clock import WALL_MS
@@ -60,13 +60,16 @@ MADE = admit(RUN_DISPATCH, STARTED_MS, *CREATE)
 RECEIPT = issue(RUN_DISPATCH, EXECUTING, "run-1", STARTED_MS + 5)
 
 CONFLICT = Evidence(Finding.CONFLICT, "approved_run_receipt_conflict")
+NOTHING = Found(None, None, None, None, has_attempt=False)
 MISSING = Evidence(Finding.MISSING, "approved_run_receipt_missing")
 
 
 def found(receipt: ActionReceipt | bytes = RECEIPT, **changes: Any) -> Found:
     """Return a look at a store in which receipt, digest, run and attempt agree."""
     body = receipt if isinstance(receipt, bytes) else receipt_bytes(receipt)
-    whole = Found(body, receipt_digest(body), MADE.run, MADE.attempt, stray=True)
+    named = RECEIPT if isinstance(receipt, bytes) else receipt
+    beside = (named.resource_type, named.resource_id)
+    whole = Found(body, receipt_digest(body), beside, MADE.run, has_attempt=True)
     return whole._replace(**changes)
 
 
@@ -212,7 +215,7 @@ def test_a_receipt_that_binds_the_action_and_its_run_is_proof() -> None:
 @pytest.mark.adr("0033", "3.1")
 def test_a_published_revision_is_proof_as_well() -> None:
     receipt = issue(TASK_DISPATCH, EXECUTING, resource_of_task(REVISION), STARTED_MS)
-    look = found(receipt, resource=REVISION, attempt=None)
+    look = found(receipt, resource=REVISION, has_attempt=False)
     proof = receipt_digest(receipt_bytes(receipt))
     verified = Evidence(Finding.VERIFIED_SUCCEEDED, "task_receipt_verified", proof)
     assert judge(TASK_DISPATCH, EXECUTING, look) == verified
@@ -225,19 +228,25 @@ def test_a_published_revision_is_proof_as_well() -> None:
     ):
         other = look._replace(resource=REVISION._replace(**change))
         assert judge(TASK_DISPATCH, EXECUTING, other) == conflict
-    nothing = Found(None, None, None, None, stray=False)
     missing = Evidence(Finding.MISSING, "task_receipt_missing")
-    assert judge(TASK_DISPATCH, EXECUTING, nothing) == missing
-    assert judge(TASK_DISPATCH, EXECUTING, nothing._replace(stray=True)) == conflict
+    assert judge(TASK_DISPATCH, EXECUTING, NOTHING) == missing
+    assert judge(TASK_DISPATCH, EXECUTING, NOTHING._replace(resource=REVISION)) == conflict
 
 
 @pytest.mark.scenario(193, 195)
 @pytest.mark.adr("0033", "2.1")
 def test_absence_is_missing_and_a_run_without_a_receipt_is_a_conflict() -> None:
     """Neither says that nothing happened."""
-    assert seen(Found(None, None, None, None, stray=False)) == MISSING
-    assert seen(Found(None, None, MADE.run, MADE.attempt, stray=True)) == CONFLICT
-    assert seen(Found(None, None, None, None, stray=True)) == CONFLICT
+    assert seen(NOTHING) == MISSING
+    assert seen(NOTHING._replace(resource=MADE.run, has_attempt=True)) == CONFLICT
+    assert seen(NOTHING._replace(resource=MADE.run)) == CONFLICT
+
+
+@pytest.mark.parametrize("named", [None, ("run", "run-2"), ("task_revision", "run-1")])
+def test_columns_that_name_another_resource_than_the_bytes_are_a_conflict(
+    named: tuple[str, str] | None,
+) -> None:
+    assert seen(found(named=named)) == CONFLICT
 
 
 TAMPERED: list[dict[str, Any]] = [
@@ -297,21 +306,21 @@ def test_a_receipt_of_any_earlier_version_is_as_good() -> None:
 @pytest.mark.scenario(194, 195, 203)
 @pytest.mark.adr("0033", "3.1")
 @pytest.mark.parametrize(
-    ("resource", "attempt"),
+    ("resource", "has_attempt"),
     [
-        (None, None),
-        (None, MADE.attempt),
-        (MADE.run, None),
-        (MADE.run._replace(run_id="run-2"), MADE.attempt),
-        (MADE.run._replace(idempotency_key="dsp-2"), MADE.attempt),
-        (MADE.run._replace(triggered_by="approved-action:dsp-2"), MADE.attempt),
-        (REVISION, MADE.attempt),
+        (None, False),
+        (None, True),
+        (MADE.run, False),
+        (MADE.run._replace(run_id="run-2"), True),
+        (MADE.run._replace(idempotency_key="dsp-2"), True),
+        (MADE.run._replace(triggered_by="approved-action:dsp-2"), True),
+        (REVISION, True),
     ],
 )
 def test_a_receipt_whose_run_is_gone_or_relabelled_is_a_conflict(
-    resource: Run | TaskRevision | None, attempt: Attempt | None
+    resource: Run | TaskRevision | None, has_attempt: bool
 ) -> None:
-    assert seen(found(resource=resource, attempt=attempt)) == CONFLICT
+    assert seen(found(resource=resource, has_attempt=has_attempt)) == CONFLICT
 
 
 @pytest.mark.adr("0033", "3.1")
@@ -325,7 +334,7 @@ def test_a_resource_of_another_kind_proves_nothing_whatever_its_name() -> None:
 
 
 @pytest.mark.parametrize("status", [ExecutionStatus.PENDING, ExecutionStatus.LEASED])
-@pytest.mark.parametrize("look", [found(), Found(None, None, None, None, stray=False)])
+@pytest.mark.parametrize("look", [found(), NOTHING])
 def test_nothing_proves_what_never_started(status: ExecutionStatus, look: Found) -> None:
     assert seen(look, execution(status)) == CONFLICT
 
@@ -337,7 +346,7 @@ def test_what_became_of_the_run_is_never_asked() -> None:
 
 
 def test_no_finding_of_a_look_is_a_failure() -> None:
-    """Every type names its resource, its success and three codes, and none for a failure."""
+    """Every type names its resource, its success, what a look finds, and why nothing was done."""
     assert set(WORDS) == {"run.create", "task.publish"}
     for words in WORDS.values():
-        assert len(set(words)) == 5
+        assert len(set(words)) == 8

@@ -10,7 +10,6 @@ from qinglong_edge.actions.database import ReceiptEvidence
 from qinglong_edge.actions.run_create import RunCreate
 from qinglong_edge.actions.task_publish import TaskPublish
 from qinglong_edge.domain.action import TASK_PUBLISH, Plan
-from qinglong_edge.domain.effect import PLAN_DISAPPEARED
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.execution import Dispatch
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
@@ -275,7 +274,10 @@ def test_an_effect_whose_plan_disappeared_behind_the_look_has_failed(
     counts = working(stored, Create(stored, forget), whole=whole).counts()
     assert counts == {"scanned": 1, "claimed": 1, "started": 1, "failed": 1}
     ended = stored.execution(2)
-    assert (ended.status, ended.last_result_code) == (ExecutionStatus.FAILED, PLAN_DISAPPEARED)
+    assert (ended.status, ended.last_result_code) == (
+        ExecutionStatus.FAILED,
+        "approved_run_plan_disappeared",
+    )
     assert left(stored) == {"action_receipts": 1}
     assert stored.waits_for_recovery() == []
 

@@ -15,7 +15,7 @@ WHERE resource_type = :resource_type AND resource_id = :resource_id
 
 -- name: revision
 -- One revision of a task with the dispatch that published it.
-SELECT t.key, t.task_id, p.project_id, t.number, t.name, t.body, t.digest, a.dispatch_id,
+SELECT t.task_id, p.project_id, t.number, t.name, t.body, t.digest, a.dispatch_id,
   t.created_at_ms
 FROM task_revisions t JOIN projects p ON p.key = t.project JOIN actions a ON a.key = t.action
 
@@ -35,7 +35,7 @@ ORDER BY t.number DESC LIMIT 1
 
 -- name: list_tasks
 -- The newest revision of each task; the key of its first one orders the pages.
-SELECT f.key AS first_key, t.key, t.task_id, p.project_id, t.number, t.name, t.body, t.digest,
+SELECT f.key AS first_key, t.task_id, p.project_id, t.number, t.name, t.body, t.digest,
   a.dispatch_id, t.created_at_ms
 FROM task_revisions f INDEXED BY task_revisions_first
   CROSS JOIN task_revisions t ON t.project = f.project AND t.task_id = f.task_id
@@ -63,8 +63,7 @@ WHERE p.project_id = :project_id AND r.idempotency_key = :idempotency_key
 
 -- name: latest_attempt
 -- The latest attempt of a run.
-SELECT attempt_id, number, status, executor_type, callback_sequence, created_at_ms
-FROM run_attempts WHERE run = :run ORDER BY number DESC LIMIT 1
+SELECT status FROM run_attempts WHERE run = :run ORDER BY number DESC LIMIT 1
 
 -- name: add_run
 -- A run as it was admitted: queued, with both events counted.
