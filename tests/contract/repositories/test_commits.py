@@ -103,7 +103,7 @@ def test_every_mutation_is_one_commit_and_its_repeat_is_none(
     assert full.snapshot() == stored
 
 
-@pytest.mark.scenario(62, 63, 92, 111, 226)
+@pytest.mark.scenario(62, 63, 92, 111, 155, 226)
 @pytest.mark.adr("0004", "9")
 @MUTATIONS
 def test_a_fault_at_any_statement_takes_the_whole_call_back(

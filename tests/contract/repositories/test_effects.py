@@ -242,6 +242,19 @@ def test_a_verdict_that_was_never_stored_is_found_by_its_receipt(
     assert judged(story, 2).finding is Finding.VERIFIED_SUCCEEDED
 
 
+@pytest.mark.adr("0033", "2.1")
+@pytest.mark.scenario(167)
+def test_a_hundred_looks_change_nothing(story: Story, repositories: Repositories) -> None:
+    done_effect(story, 1, publish_of(1))
+    started_effect(story, 2, run_of(2, of=1))
+    before, commits = repositories.snapshot(), repositories.commits()
+    for _ in range(100):
+        story.clocks.advance(LEASE_MS)
+        assert judged(story, 1).finding is Finding.VERIFIED_SUCCEEDED
+        assert judged(story, 2).finding is Finding.MISSING
+    assert (repositories.snapshot(), repositories.commits()) == (before, commits)
+
+
 CHANGED: list[tuple[Effect, Effect]] = [
     (publish_of(2), PublishTask(task_of(2, name="Other"))),
     (publish_of(2), run_of(2, of=1)),
