@@ -149,7 +149,7 @@ def _print_error(error: QinglongError, stderr: TextIO, *, as_json: bool) -> None
 
 def error_lines(error: QinglongError) -> list[str]:
     """Return what a person reads: the message, what is known besides, and the next step."""
-    lines = [f"error: {plain(error.message)}"]
+    lines = [f"error: {plain(error.message)} [{error.code}]"]
     for name, value in error.details.items():
         if name not in {"hint", "field", "commands", "bytes_max"} and value is not None:
             shown = value if isinstance(value, str) else json.dumps(value)

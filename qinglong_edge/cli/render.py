@@ -331,12 +331,20 @@ def _next_steps(command: str, body: JsonObject) -> Iterator[str]:
         yield f"next: {PROGRAM} cycle carries it out, {PROGRAM} action show {request} tells how"
     elif command == "recovery.show" and isinstance(dispatch, Mapping):
         yield from _how_to_settle(body, _shown("", dispatch.get("dispatch_id")))
+    elif command in {"status", "cycle"}:
+        yield from _who_is_needed(command, body)
     elif command == "user.totp":
         yield "shown this once: add the line to an authenticator, write the codes down"
     elif command == "clock.trust" and body.get("settled") is True:
         yield f"every session has ended; next: {PROGRAM} login NAME"
     elif command in {"agent.add", "agent.rotate"}:
         yield "the token is shown this once: keep it in a file that only the agent may read"
+
+
+def _who_is_needed(command: str, body: JsonObject) -> Iterator[str]:
+    part = body.get("backlog" if command == "status" else "recovery")
+    if isinstance(part, Mapping) and part.get("manual_required"):
+        yield f"a person is needed: {PROGRAM} recovery list --queue manual"
 
 
 def _how_to_settle(body: JsonObject, dispatch_id: str) -> Iterator[str]:

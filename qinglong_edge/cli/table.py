@@ -174,7 +174,9 @@ GLOBALS = (
     Parameter("--json", "json", None, "answer with one JSON object"),
     Parameter("--session", "session", read_path, "a user's session file", value="FILE"),
     Parameter("--token-file", "token_file", read_path, "an agent's token file", value="FILE"),
-    Parameter("--socket", "socket", read_path, "talk to this socket, touch no state", value="PATH"),
+    Parameter(
+        "--socket", "socket", read_path, "talk to this socket; serve: make it there", value="PATH"
+    ),
 )
 
 PASSWORD = "password"  # noqa: S105  # a key, not a secret
@@ -330,12 +332,12 @@ ROWS: dict[str, Row] = {
     ),
     "recovery show": Row(
         "show what is known about one unknown outcome",
-        (Parameter("DISPATCH_ID", "id", read_ident, "a dispatch id", required=True),),
+        (Parameter("DISPATCH_ID", "id", read_ident, "a dispatch or request id", required=True),),
     ),
     "recovery resolve": Row(
         "say how an action of unknown outcome ended; it is never run again",
         (
-            Parameter("DISPATCH_ID", "id", read_ident, "a dispatch id", required=True),
+            Parameter("DISPATCH_ID", "id", read_ident, "a dispatch or request id", required=True),
             Parameter(
                 "--decision", "decision", one_of(DECISIONS), ", ".join(DECISIONS), required=True,
                 value="DECISION",
@@ -349,7 +351,7 @@ ROWS: dict[str, Row] = {
                 "the execution's version that was looked at", required=True, value="N",
             ),
             Parameter(
-                "--expected-recovery-version", "expected_recovery", read_version,
+                "--expected-recovery-version", "expected_recovery_version", read_version,
                 "the recovery's version, where it must not have moved either", value="N",
             ),
             Parameter("--mutation-id", "mutation_id", read_ident, "the word's id", value="ID"),

@@ -43,7 +43,12 @@ _HINTS = {
     "store_damaged": _NO_COPY,
     "store_missing": "bring back the database itself, or name another directory with --state DIR",
     "store_rolled_back": "bring back the newer database: this one would run again what was done",
-    "strong_authentication_required": "log in again with --totp or --recovery-code",
+    "owner_unreachable": "is serve running, and is this its --socket?",
+    "repeats_mismatch": "an outcome that was confirmed is known: propose without --repeats",
+    "state_not_owned": "or reach its serve, with --socket PATH and a token or a session",
+    "strong_authentication_required": (
+        f"log in again with --totp or --recovery-code; {PROGRAM} user totp NAME gives the first key"
+    ),
     "too_many_pending": f"{PROGRAM} action list --state pending shows what waits for a decision",
 }
 

@@ -225,7 +225,8 @@ def _caller(
 ) -> Caller:
     """Gather what the caller shows; a forgotten session file never stops the owner's own timer."""
     session, token = shown
-    if session is None and token is None and request.command not in _MACHINE | _SESSIONLESS:
+    machine = _MACHINE if request.options.socket is None else frozenset[str]()
+    if session is None and token is None and request.command not in machine | _SESSIONLESS:
         path = session_file.session_path(request.options, surroundings.environ, state_dir)
         session = session_file.read_session(path)
     return Caller(session, token, is_state_owner=True)

@@ -50,7 +50,10 @@ def show(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     record = engine.approvals.find(name)
     if record is None or record.dispatch is None or not visible(record, authorized):
         raise refused(DispatchRefusal.NOT_FOUND)
-    return Answer({**views.shown(engine, record), "settled_by": _settled_by(record)})
+    stored = engine.approvals.plan(record.approval.approval_request_id)
+    body = views.shown(engine, record)
+    body["preview"] = None if stored is None else stored[1]
+    return Answer({**body, "settled_by": _settled_by(record)})
 
 
 def resolve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
@@ -63,7 +66,10 @@ def resolve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     dispatch_id = ids.check_ident(fields.take("id"), "id")
     word = fields.take("decision")
     reason = ids.check_ident(fields.take("reason"), "reason")
-    versions = _take_version(fields, "expected_version"), _take_version(fields, "expected_recovery")
+    versions = (
+        _take_version(fields, "expected_version"),
+        _take_version(fields, "expected_recovery_version"),
+    )
     mutation_id = ids.check_ident(fields.take("mutation_id"), "mutation_id")
     digest, unprobed = fields.take("evidence"), fields.take("unprobed")
     fields.done()
@@ -72,6 +78,9 @@ def resolve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     if not isinstance(unprobed, bool) or versions[0] is None:
         raise ids.invalid("resolve", "must say which version, and whether it was probed")
     authorized = _require_person(engine, caller)
+    named = engine.approvals.find(dispatch_id)
+    if named is not None and named.dispatch is not None:
+        dispatch_id = named.dispatch.dispatch_id  # a request's id names its dispatch
     event = ResolveByPerson(
         dispatch_id,
         versions[0],
@@ -145,7 +154,7 @@ def _row(record: Record, instant: Instant) -> JsonObject:
     row["finding_count"] = 0 if control is None else control.finding_count
     last = None if control is None else control.last
     row["last_finding"] = None if last is None else last.finding.value
-    row["last_result_code"] = None if last is None else last.result_code
+    row["last_finding_code"] = None if last is None else last.result_code
     row["settled_by"] = _settled_by(record)
     return row
 

@@ -32,7 +32,7 @@ _SENTENCES = {
         "an action with this digest has an unknown outcome; name its dispatch with --repeats"
     ),
     ApprovalRefusal.REPEATS_MISMATCH: (
-        "--repeats must name a dispatch of this digest whose outcome is unknown, at high risk"
+        "--repeats must name a dispatch of this digest whose outcome is unknown or was abandoned"
     ),
     ApprovalRefusal.STRONG_REQUIRED: (
         "deciding this needs a second factor proven within the last five minutes"

@@ -58,7 +58,7 @@ def test_the_manual_queue_tells_what_was_looked_for(ready: Edge) -> None:
     (row,) = ready.run("recovery", "list", "--queue", "manual")["items"]
     assert (row["dispatch_id"], row["settled_by"]) == (dispatch_id, "person")
     assert (row["finding_count"], row["last_finding"]) == (1, "unsupported")
-    assert row["last_result_code"] == "automatic_recovery_unsupported"
+    assert row["last_finding_code"] == "automatic_recovery_unsupported"
     assert 0 <= row["age_ms"] < 600_000
     assert ready.run("recovery", "list", "--queue", "due")["items"] == []
     assert own(ready.run("action", "list", "--state", "manual_required")["items"]) == ["killed"]
