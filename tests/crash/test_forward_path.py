@@ -107,7 +107,8 @@ def end_in_one_effect(shop: Workshop, place: Place, scenario: Scenario, seen: Vi
 
 @pytest.mark.scenario(225, 128, 146, 176)
 @pytest.mark.adr("0005", "10")
-@pytest.mark.adr("0033", "5.5", "7.1")
+@pytest.mark.adr("0033", "5.5")
+@pytest.mark.adr("0033", "7.1")
 @pytest.mark.parametrize("then", NEXT)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_killed_command_is_done_once_or_not_at_all(shop: Workshop, case: Case, then: str) -> None:

@@ -38,7 +38,8 @@ def recovery(place: Place, ms: int = 0, **more: Any) -> dict[str, int]:
 
 
 @pytest.mark.scenario(201)
-@pytest.mark.adr("0033", "4.3", "5.5")
+@pytest.mark.adr("0033", "4.3")
+@pytest.mark.adr("0033", "5.5")
 @pytest.mark.parametrize("spot", [Spot("after", "effect"), Spot("before", "complete")], ids=at)
 def test_a_run_that_was_committed_before_the_kill_is_found_and_settled(
     shop: Workshop, spot: Spot
@@ -59,7 +60,9 @@ def test_a_run_that_was_committed_before_the_kill_is_found_and_settled(
 
 
 @pytest.mark.scenario(201)
-@pytest.mark.adr("0033", "2.2", "5.4", "6.3")
+@pytest.mark.adr("0033", "2.2")
+@pytest.mark.adr("0033", "5.4")
+@pytest.mark.adr("0033", "6.3")
 @pytest.mark.parametrize(
     "spot",
     [Spot("after", "claim_start"), Spot("inside", "execute"), Spot("before", "effect")],

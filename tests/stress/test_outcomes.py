@@ -54,7 +54,8 @@ def seen(path: str) -> View:
 
 @pytest.mark.slow
 @pytest.mark.scenario(149, 229)
-@pytest.mark.adr("0033", "5.3", "6.1")
+@pytest.mark.adr("0033", "5.3")
+@pytest.mark.adr("0033", "6.1")
 def test_each_outcome_of_a_race_is_settled_once(path: str, tmp_path: Path) -> None:
     log = str(tmp_path / "log")
     with workers(path, log, **PARTS) as running:
