@@ -2,10 +2,10 @@
 PYTHON ?= python3
 RUN = $(PYTHON) tools/test.py
 LINT = $(RUN) --group lint --group fuzz --module
-SERVED = actions identities strong usage input_files runtime
+OWNED = $(foreach suite,actions identities strong usage input_files runtime hostile text recovery,tests/cli/test_$(suite).py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint type test contract stateful crash stress served cover bench zipapp verify check clean
+.PHONY: help setup demo fmt lint type test contract stateful crash stress served cycled cover mutants bench zipapp verify check clean
 
 help: ## print what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) \
@@ -44,7 +44,10 @@ stress: ## race eight real processes on one database
 	$(RUN) tests/stress
 
 served: ## run the command line's tests while a daemon owns the state
-	QINGLONG_EDGE_TEST_WAY=serve $(RUN) $(foreach suite,$(SERVED),tests/cli/test_$(suite).py)
+	QINGLONG_EDGE_TEST_WAY=serve $(RUN) $(OWNED)
+
+cycled: ## run the command line's tests while a long cycle owns the state
+	QINGLONG_EDGE_TEST_WAY=cycle $(RUN) $(OWNED)
 
 cover: ## count the lines of the program that the in-process suites run (.cover/ has the files)
 	rm -rf .cover && mkdir .cover
@@ -53,6 +56,9 @@ cover: ## count the lines of the program that the in-process suites run (.cover/
 	find .cover -type f -name '*.cover' ! -name 'qinglong_edge.*' -delete
 	@grep -E '^lines| qinglong_edge\.|[0-9]+ (passed|failed|error)' .cover/summary
 	@! grep -qE '[0-9]+ (failed|error)' .cover/summary  # trace itself hides how pytest ended
+
+mutants: ## remove each guard of the domain in turn; a test must notice (OF="--module dispatch")
+	$(RUN) --module tools.mutants -- $(OF)
 
 bench: ## measure, beside a floor in the same run
 	@find bench -name 'test_*.py' 2>/dev/null | grep -q . || { echo 'bench: no benchmark in bench/' >&2; exit 1; }

@@ -7,7 +7,7 @@ Their evidence is the receipt that was written in the transaction of the effect,
 from qinglong_edge.domain import receipt as receipts
 from qinglong_edge.domain.action import Capability, Plan
 from qinglong_edge.domain.dispatch import DispatchRefusal
-from qinglong_edge.domain.effect import Effect, Perform
+from qinglong_edge.domain.effect import FENCE_INVALID, Effect, Perform
 from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.evidence import Evidence
 from qinglong_edge.domain.execution import Outcome
@@ -32,7 +32,7 @@ def perform(effects: Effects, context: HandlerContext, effect: Effect) -> Handle
     event = Perform(context.dispatch.dispatch_id, context.fence, effect)
     answer = effects.perform(event)
     if isinstance(answer, DispatchRefusal):
-        return HandlerAnswer(Outcome.FAILED, "fence_invalid")
+        return HandlerAnswer(Outcome.FAILED, FENCE_INVALID)
     return answer
 
 

@@ -72,12 +72,12 @@ class RunCreate:
 
     def inspect(self, dispatch: Dispatch, plan: Plan) -> Inspection:
         """Look whether the revision is there and is the one that was approved."""
+        if dispatch.action.action_type != RUN_CREATE:
+            return Inspection(Readiness.BLOCKED, None, "approved_run_type_mismatch")
         try:
             pinned = run_plan(plan)
         except UsageError:
             return Inspection(Readiness.BLOCKED, None, "approved_run_plan_invalid")
-        if dispatch.action.action_type != RUN_CREATE:
-            return Inspection(Readiness.BLOCKED, None, "approved_run_type_mismatch")
         bound = (task_ref(plan), plan.project_id)
         if bound != (dispatch.action.action_ref, dispatch.project_id):
             return Inspection(Readiness.BLOCKED, None, "approved_run_plan_binding_invalid")

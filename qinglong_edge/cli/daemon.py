@@ -86,6 +86,7 @@ class Daemon:
         self._host = PollHost(options, hooks, engine.clocks, self._reload)
         self._throttle = LoginThrottle(engine.clocks)
         self._broken: InvariantBroken | None = None
+        self._is_once = False
         self._server: ControlServer | None = None
         self._listening: address.Listening | None = None
 
@@ -119,7 +120,8 @@ class Daemon:
         return Answer({"outcome": end.value})
 
     def once(self) -> Answer:
-        """Run exactly one cycle and answer it."""
+        """Run exactly one cycle and answer it; who asks for another runs it afterwards."""
+        self._is_once = True
         ended: list[Outcome | Unsettled] = []
 
         def settled(outcome: Outcome | Unsettled) -> None:
@@ -156,6 +158,12 @@ class Daemon:
         except InvariantBroken as error:
             self._host.call_soon(partial(self._failed, error))
             raise
+        except QinglongError:
+            raise
+        except Exception as error:  # a bug: the caller gets 70, and here it leaves its name
+            kind = type(error).__name__
+            self._host.call_soon(lambda: self._log("command_failed", command=command, code=kind))
+            raise
         if command in _EARLY:
             self._host.early_tick()
         return answer
@@ -172,7 +180,9 @@ class Daemon:
         return answer
 
     def _request(self, settled: Settled) -> None:
-        self._host.request_cycle(partial(self._tell, settled))
+        """Ask for a cycle; after the only one there is none, and the end answers who waits."""
+        if not self._is_once:
+            self._host.request_cycle(partial(self._tell, settled))
 
     def _tell(self, settled: Settled, outcome: Outcome | Unsettled) -> None:
         try:
@@ -193,7 +203,8 @@ class Daemon:
     def _settled(self, _cursors: Cursors) -> None:
         done = self._runner.last
         if done is not None:
-            counts = {**done.cycle.dispatch.counts, "settled": done.settled}
+            looked = {f"recovery_{name}": n for name, n in done.cycle.recovery.counts.items()}
+            counts = {**looked, **done.cycle.dispatch.counts, "settled": done.settled}
             seen = {name: number for name, number in counts.items() if number}
             if seen:
                 self._log("cycle", **seen)

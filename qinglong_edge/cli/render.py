@@ -28,7 +28,7 @@ _COLUMNS = {
     ),
     "recovery.list": (
         "dispatch_id", "effective_state", "action_type", "risk", "started_at_ms", "age_ms",
-        "finding_count", "settled_by",
+        "finding_count", "last_finding", "settled_by",
     ),
 }  # fmt: skip
 
@@ -330,13 +330,26 @@ def _next_steps(command: str, body: JsonObject) -> Iterator[str]:
     elif command in {"action.approve", "action.dispatch"}:
         yield f"next: {PROGRAM} cycle carries it out, {PROGRAM} action show {request} tells how"
     elif command == "recovery.show" and isinstance(dispatch, Mapping):
-        yield f"what it wrote: {PROGRAM} action logs {_shown('', dispatch.get('dispatch_id'))}"
+        yield from _how_to_settle(body, _shown("", dispatch.get("dispatch_id")))
     elif command == "user.totp":
         yield "shown this once: add the line to an authenticator, write the codes down"
     elif command == "clock.trust" and body.get("settled") is True:
         yield f"every session has ended; next: {PROGRAM} login NAME"
     elif command in {"agent.add", "agent.rotate"}:
         yield "the token is shown this once: keep it in a file that only the agent may read"
+
+
+def _how_to_settle(body: JsonObject, dispatch_id: str) -> Iterator[str]:
+    execution, approval = body.get("execution"), body.get("approval")
+    if isinstance(approval, Mapping) and approval.get("action_type") == "shell.exec":
+        yield f"what it wrote: {PROGRAM} action logs {dispatch_id}"
+    unknown = body.get("effective_state") in {"recovery_required", "manual_required"}
+    if unknown and isinstance(execution, Mapping):
+        version = _shown("", execution.get("version"))
+        yield "to say how it ended, a user with a second factor runs:"
+        yield f"{_INDENT}{PROGRAM} recovery resolve {dispatch_id} --expected-version {version} \\"
+        yield f"{_INDENT}{_INDENT}--decision confirm_succeeded|confirm_failed|abandon_unknown \\"
+        yield f"{_INDENT}{_INDENT}--reason CODE"
 
 
 def _how_to_approve(approval: JsonObject) -> Iterator[str]:

@@ -16,6 +16,7 @@ Reader = Callable[[str, str], Json]
 
 LIST_ITEMS_DEFAULT = 20
 QUEUES = ("due", "manual")
+DECISIONS = ("confirm_succeeded", "confirm_failed", "abandon_unknown")
 ACTION_STATES = ("pending", "approved", "due", "executing", "manual_required")
 
 _DURATION = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,9}))?([smhd]?)")
@@ -125,6 +126,12 @@ def read_limit(text: str, field: str) -> int:
     most = limits.PAGE_ITEMS_MAX
     number = int(text) if re.fullmatch("[0-9]{1,4}", text) else None
     return ids.check_int(number, field, least=1, most=most)
+
+
+def read_version(text: str, field: str) -> int:
+    """Return a version."""
+    number = int(text) if re.fullmatch("[0-9]{1,10}", text) else None
+    return ids.check_int(number, field, least=0, most=limits.VERSION_MAX)
 
 
 def read_code(text: str, field: str) -> str:
@@ -325,7 +332,43 @@ ROWS: dict[str, Row] = {
         "show what is known about one unknown outcome",
         (Parameter("DISPATCH_ID", "id", read_ident, "a dispatch id", required=True),),
     ),
+    "recovery resolve": Row(
+        "say how an action of unknown outcome ended; it is never run again",
+        (
+            Parameter("DISPATCH_ID", "id", read_ident, "a dispatch id", required=True),
+            Parameter(
+                "--decision", "decision", one_of(DECISIONS), ", ".join(DECISIONS), required=True,
+                value="DECISION",
+            ),
+            Parameter(
+                "--reason", "reason", read_ident, "why, as a code such as seen_on_the_disk",
+                required=True, value="CODE",
+            ),
+            Parameter(
+                "--expected-version", "expected_version", read_version,
+                "the execution's version that was looked at", required=True, value="N",
+            ),
+            Parameter(
+                "--expected-recovery-version", "expected_recovery", read_version,
+                "the recovery's version, where it must not have moved either", value="N",
+            ),
+            Parameter("--mutation-id", "mutation_id", read_ident, "the word's id", value="ID"),
+            Parameter(
+                "--evidence", "evidence", read_digest, "the digest of what was seen", value="HEX"
+            ),
+            Parameter("--unprobed", "unprobed", None, "before evidence was looked for"),
+        ),
+        _MUTATION,
+    ),
     "handler list": Row("list the action types and how far each can be reached"),
+    "task list": Row("list tasks with their newest revisions", _PAGE),
+    "task show": Row(
+        "show what a revision of a task runs",
+        (
+            Parameter("ID", "id", read_ident, "a task id", required=True),
+            Parameter("--revision", "revision", read_ident, "the newest otherwise", value="rN"),
+        ),
+    ),
     "user add": Row("add a user", (_NAME, _ROLE, _PASSWORD), _MUTATION),
     "user list": Row("list users", _PAGE),
     "user disable": Row("disable a user and end their sessions", (_NAME,), _MUTATION),

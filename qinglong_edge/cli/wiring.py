@@ -22,7 +22,7 @@ from qinglong_edge.runtime.event_log import EventLog
 from qinglong_edge.storage.sqlite import custody
 
 _SETTLED = frozenset({"succeeded", "failed", "blocked", "rejected", "cancelled", "expired"})
-_PERSON = frozenset({"pending", "approved", "recovery_required", "manual_required"})
+_PERSON = frozenset({"pending", "approved", "manual_required"})
 _MACHINE = frozenset({"status", "cycle", "verify", "migrate"})
 _SESSIONLESS = frozenset({"login", "user.reset"})
 _OWN_STATE = frozenset({"init", "migrate", "demo", "serve", "user.reset"})
@@ -99,7 +99,7 @@ def _reach(state_dir: str, request: Request, surroundings: Surroundings, caller:
     """Ask the owner that listens, or own the state for the moment; whichever is possible first.
 
     An owner that begins or ends to listen meanwhile is no failure: its record is read again, and
-    the same line with the same ids goes the other way.
+    the same line with the same ids goes the other way. The wait for a cycle does not count.
     """
     clocks = surroundings.clocks
     end_ms = clocks.monotonic_ms() + limits.OWNER_WAIT_MS
@@ -108,9 +108,12 @@ def _reach(state_dir: str, request: Request, surroundings: Surroundings, caller:
         if request.command not in _OWN_STATE:
             record = owner_record.read(state_dir, clocks)
         if record is not None:
+            asked_ms = clocks.monotonic_ms()
             try:
                 return _ask(record.socket, request, surroundings, caller)
             except UnavailableError as error:
+                if request.command == "cycle":
+                    end_ms += clocks.monotonic_ms() - asked_ms
                 if error.code not in _GOING or clocks.monotonic_ms() >= end_ms:
                     raise
         try:

@@ -143,7 +143,7 @@ def list_(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
 def show(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     """Show one action whole, by its approval id or its dispatch id."""
     record, _ = _found(engine, caller, args, "project.read")
-    body = dict(views.action(record, engine.overview.instant()))
+    body = views.shown(engine, record)
     stored = engine.approvals.plan(record.approval.approval_request_id)
     body["preview"] = None if stored is None else stored[1]
     return Answer(body)

@@ -48,8 +48,11 @@ def idle(engine: Engine, caller: Caller, args: JsonObject) -> Answer | None:
 class Runner:
     """Run one cycle after another for one lease owner, in whatever thread asks."""
 
-    def __init__(self, engine: Engine, handlers: Reachable) -> None:
-        """Draw the owner's name; `handlers` may change what is enabled between two calls."""
+    def __init__(self, engine: Engine, handlers: Reachable, *, whole: bool = True) -> None:
+        """Draw the owner's name; `handlers` may change what is enabled between two calls.
+
+        Without `whole` an action on this database takes three commits instead of one.
+        """
         self._engine = engine
         self._owner = lease_owner(engine)
         desk = Desk(
@@ -60,7 +63,7 @@ class Runner:
             engine.probe,
             self._owner,
         )
-        dispatcher = Dispatcher(desk, engine.approvals, handlers)
+        dispatcher = Dispatcher(desk, engine.approvals, handlers, whole=whole)
         policy = engine.facts.policy
         looking = Reconciler(desk, engine.recoveries, handlers)
         self._supervisor = Supervisor(looking, dispatcher, policy, engine.clocks)

@@ -5,9 +5,17 @@ from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.errors import Details, RefusedError
 from qinglong_edge.domain.identity import IdentityRefusal
 from qinglong_edge.domain.policy import PolicyRefusal
+from qinglong_edge.domain.recovery import RecoveryRefusal
 from qinglong_edge.domain.tick import ClockRefusal
 
-Refusal = ApprovalRefusal | ClockRefusal | DispatchRefusal | IdentityRefusal | PolicyRefusal
+Refusal = (
+    ApprovalRefusal
+    | ClockRefusal
+    | DispatchRefusal
+    | IdentityRefusal
+    | PolicyRefusal
+    | RecoveryRefusal
+)
 
 _SENTENCES = {
     ApprovalRefusal.NOT_FOUND: "there is no such action",
@@ -33,6 +41,20 @@ _SENTENCES = {
     DispatchRefusal.NOT_FOUND: "there is no such dispatch",
     DispatchRefusal.ALREADY_TERMINAL: "the action has ended already",
     DispatchRefusal.ALREADY_STARTED: "the action has passed its start barrier",
+    RecoveryRefusal.NOT_FOUND: "there is no such dispatch past its start barrier",
+    RecoveryRefusal.ALREADY_TERMINAL: "the action has ended already; the details say how",
+    RecoveryRefusal.EXECUTION_ACTIVE: "the action is still running, as far as anybody knows",
+    RecoveryRefusal.FENCE_REJECTED: "it moved meanwhile; look again and name the version you see",
+    RecoveryRefusal.FENCE_CHANGED: "roles changed meanwhile; repeat the command",
+    RecoveryRefusal.MUTATION_DRIFT: "this id was used before with another meaning",
+    RecoveryRefusal.NOT_PROBED: (
+        "nobody has looked for evidence yet; run a cycle first, or say --unprobed"
+    ),
+    RecoveryRefusal.HUMAN_REQUIRED: "only a user settles an unknown outcome",
+    RecoveryRefusal.STRONG_REQUIRED: (
+        "settling this needs a second factor proven within the last five minutes"
+    ),
+    RecoveryRefusal.CLOCK_UNTRUSTED: "the clock cannot be believed; set it and try again",
     IdentityRefusal.NOT_FOUND: "there is no such user or agent",
     IdentityRefusal.NAME_TAKEN: "the name is taken",
     IdentityRefusal.LAST_OWNER: "the last owner stays",

@@ -11,6 +11,7 @@ from qinglong_edge.commands import (
     recovery,
     sessions,
     status,
+    tasks,
 )
 from qinglong_edge.commands.engine import Command
 
@@ -55,7 +56,10 @@ TABLE = {
     "logout": Entry(sessions.logout, Access.WRITE),
     "recovery.list": Entry(recovery.list_, Access.LOOK),
     "recovery.show": Entry(recovery.show, Access.LOOK),
+    "recovery.resolve": Entry(recovery.resolve, Access.WRITE),
     "handler.list": Entry(status.handlers, Access.LOOK),
+    "task.list": Entry(tasks.list_, Access.LOOK),
+    "task.show": Entry(tasks.show, Access.LOOK),
     "status": Entry(status.status, Access.LOOK),
     "verify": Entry(status.verify, Access.LOOK),
 }

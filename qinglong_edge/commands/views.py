@@ -2,12 +2,14 @@
 
 from typing import TypeVar
 
+from qinglong_edge.commands.engine import Engine
 from qinglong_edge.domain import approval as approvals
 from qinglong_edge.domain import ids
 from qinglong_edge.domain.approval import Approval
 from qinglong_edge.domain.canonical import Fields, Json, JsonObject
 from qinglong_edge.domain.execution import Dispatch, Progress, Record, effective_state
 from qinglong_edge.domain.paging import Cursor, Page, check_limit, cursor_text, parse_cursor
+from qinglong_edge.domain.recovery import Resolution
 from qinglong_edge.domain.tick import shown_at_ms
 from qinglong_edge.ports.repositories import Instant
 
@@ -22,8 +24,33 @@ def action(record: Record, instant: Instant) -> JsonObject:
         "dispatch": None if dispatch is None else _dispatch(dispatch),
         "execution": None if progress is None else _execution(progress, instant),
         "recovery": None if progress is None else _recovery(progress, instant),
-        "resolution": None,
+        "resolution": None if record.resolution is None else resolution(record.resolution),
         "effective_state": state(record, instant),
+    }
+
+
+def shown(engine: Engine, record: Record) -> dict[str, Json]:
+    """Return the object of `action show`, with the requests that repeat this one."""
+    body = dict(action(record, engine.overview.instant()))
+    dispatch = record.dispatch
+    again = () if dispatch is None else engine.approvals.repeated_by(dispatch.dispatch_id)
+    body["repeats"], body["repeated_by"] = record.approval.repeats, list(again)
+    return body
+
+
+def resolution(settled: Resolution) -> JsonObject:
+    """Return how recovery settled an outcome."""
+    person = settled.resolved_by
+    return {
+        "mutation_id": settled.mutation_id,
+        "source": settled.source.value,
+        "decision": settled.decision.value,
+        "reason_code": settled.reason_code,
+        "evidence_digest": settled.evidence_digest,
+        "execution_version": settled.execution_version,
+        "resolved_by": None if person is None else str(person),
+        "resolved_at_ms": settled.resolved_at_ms,
+        "unprobed": settled.unprobed,
     }
 
 
@@ -138,6 +165,7 @@ def _recovery(progress: Progress, instant: Instant) -> JsonObject | None:
         "finding_count": control.finding_count,
         "last_finding": None if control.last is None else control.last.finding.value,
         "last_result_code": None if control.last is None else control.last.result_code,
+        "last_evidence_digest": None if control.last is None else control.last.evidence_digest,
         "created_at_ms": control.created_at_ms,
         "updated_at_ms": control.updated_at_ms,
     }

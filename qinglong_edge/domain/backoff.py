@@ -12,7 +12,7 @@ def retry_after_ms(attempt_count: int) -> int:
 
 def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
     """Return how long to wait for a handler or plan that is not there: half the age, bounded."""
-    age_ms = max(0, now_at_ms - dispatch.created_at_ms)
+    age_ms = now_at_ms - dispatch.created_at_ms
     return min(limits.WAITING_RETRY_MS_MAX, max(limits.WAITING_RETRY_MS_MIN, age_ms // 2))
 
 

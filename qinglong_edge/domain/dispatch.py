@@ -381,7 +381,7 @@ def end(
 ) -> Changed[Progress]:
     """Close an execution, and its control with it, under one mutation id and result code."""
     mutation_id, code = result
-    at_ms = now.stamp(before.execution.updated_at_ms, before.execution.started_at_ms)
+    at_ms = now.stamp(before.execution.updated_at_ms)
     ended = _next(
         before,
         now,
@@ -391,7 +391,6 @@ def end(
         result_mutation_id=mutation_id,
         last_result_code=code,
         completed_at_ms=at_ms,
-        updated_at_ms=at_ms,
     ).after
     if ended.control is None:
         return Changed(ended)

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from qinglong_edge.domain.action import RUN_CREATE, TASK_PUBLISH, Plan
 from qinglong_edge.domain.dispatch import Start
-from qinglong_edge.domain.execution import Fence
+from qinglong_edge.domain.execution import Dispatch, Execution, Fence
+from qinglong_edge.domain.machines import TERMINAL
 from qinglong_edge.domain.run import RunIds, RunPlan, run_params
 from qinglong_edge.domain.task import Task, task_json
 
 PLAN_DISAPPEARED = "approved_run_plan_disappeared"
 PLAN_CHANGED = "approved_run_plan_changed"
+FENCE_INVALID = "approved_run_fence_invalid"
 
 
 class CreateRun(NamedTuple):
@@ -53,3 +55,15 @@ class Whole(NamedTuple):
     start: Start
     mutation_id: str
     effect: Effect
+
+
+def ended_by(event: Whole, dispatch: Dispatch, execution: Execution) -> bool:
+    """Tell whether this very command passed the barrier before, and ended what it started."""
+    asked = (event.start.approval_request_id, event.start.action_digest, event.mutation_id)
+    known = (
+        dispatch.approval_request_id,
+        dispatch.action.action_digest,
+        execution.result_mutation_id,
+    )
+    ended = execution.started_at_ms is not None and execution.status in TERMINAL
+    return ended and asked == known

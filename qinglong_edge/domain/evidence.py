@@ -170,7 +170,7 @@ def observe(before: Progress, event: Observe, now: Now) -> Answer:
         return RecoveryRefusal.FENCE_REJECTED
     count = counted(control)
     last = _observation(event, count)
-    by_person = last.finding in PERSON_NEEDED or last.result_code == EVIDENCE_EXHAUSTED
+    by_person = last.finding in PERSON_NEEDED or count >= limits.FINDINGS_MAX
     to = ControlStatus.MANUAL_REQUIRED if by_person else ControlStatus.ARMED
     return _next(
         before,
@@ -187,11 +187,8 @@ def observe(before: Progress, event: Observe, now: Now) -> Answer:
 def holds(before: Progress, fence: ScanFence) -> bool:
     """Tell whether this fence still holds the control; its expiry alone takes nothing away."""
     execution, control = before
-    if control is None or control.lease is None:
-        return False
-    said = (fence.owner, fence.token, fence.execution_version, fence.recovery_version)
-    known = (control.lease.owner, control.lease.token, execution.version, control.version)
-    return _watched(execution, control) and said == known
+    watched = control is not None and _watched(execution, control)
+    return watched and scan_fence_of(before) == fence
 
 
 def counted(control: Control) -> int:

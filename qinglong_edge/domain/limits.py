@@ -62,7 +62,6 @@ RECEIPT_BYTES_MAX = 4_096
 TASK_ID_CHARS_MAX = 48  # with its revision it is the id of a resource
 TASK_NAME_CHARS_MAX = 255
 TASK_BODY_BYTES_MAX = 65_536  # a plan of 32 KiB with every default filled in stays far below
-RUN_EVENT_BYTES_MAX = 16_384
 PRIORITY_MIN = -(2**31)
 PRIORITY_MAX = 2**31 - 1
 RUN_TIMEOUT_MS_MAX = 604_800_000

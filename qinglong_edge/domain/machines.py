@@ -101,7 +101,7 @@ class Machine(Generic[State, Event]):
         targets = self.rows.get((state, event), ())
         if to is None and len(targets) == 1:
             return targets[0]
-        if to is not None and to in targets:
+        if to in targets:
             return to
         raise InvariantBroken(f"{self.name}: no row from {state} by {event} to {to}")
 

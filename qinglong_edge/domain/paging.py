@@ -72,8 +72,8 @@ def cursor_text(cursor: Cursor | None) -> str | None:
 
 def parse_cursor(text: str) -> Cursor:
     """Read a cursor's text form; raises `UsageError` where no list of ours could print it."""
-    order, separator, key = text.partition(".")
-    if not separator or len(text) > limits.ID_CHARS_MAX or not _is_hex(order) or not _is_hex(key):
+    order, _, key = text.partition(".")
+    if not _is_hex(order) or not _is_hex(key):
         raise ids.invalid("cursor", "was not printed by a list of this program")
     cursor = Cursor(int(order, 16), int(key, 16))
     if max(cursor) >= 2**63 or cursor_text(cursor) != text:

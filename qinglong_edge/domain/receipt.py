@@ -109,11 +109,13 @@ def receipt_digest(body: bytes) -> str:
 
 
 def parse_receipt(data: bytes) -> ActionReceipt:
-    """Read a receipt's bytes: at most 4 KiB, exactly these members; raises `UsageError`."""
+    """Read a receipt's bytes: at most 4 KiB, exactly these members; raises `UsageError`.
+
+    Whatever nobody takes below is not in the canonical form either.
+    """
     value = parse_object(data, "receipt", most=limits.RECEIPT_BYTES_MAX)
     fields = Fields(value, "receipt")
     values = [fields.take(name) for name in _MEMBERS]
-    fields.done()
     for name, member in zip(_MEMBERS, values, strict=True):
         number = name in _NUMBERS
         if type(member) is not (int if number else str):
@@ -146,7 +148,8 @@ def judge(dispatch: Dispatch, execution: Execution, found: Found) -> Evidence:
     value = receipt_digest(found.body)
     bound = issue(dispatch, execution, receipt.resource_id, receipt.finished_at_ms)
     said = receipt._replace(execution_version=execution.version)
-    if said != bound or value != found.digest or receipt.execution_version > execution.version:
+    seen = 1 <= receipt.execution_version <= execution.version
+    if said != bound or value != found.digest or not seen:
         return conflict
     if not _resource_holds(dispatch, receipt, found):
         return conflict
@@ -155,13 +158,15 @@ def judge(dispatch: Dispatch, execution: Execution, found: Found) -> Evidence:
 
 def _resource_holds(dispatch: Dispatch, receipt: ActionReceipt, found: Found) -> bool:
     resource = found.resource
+    named = (receipt.resource_type, receipt.resource_id)
     if isinstance(resource, Run):
         mine = created_by(resource, dispatch) and found.attempt is not None
-        return mine and resource.run_id == receipt.resource_id
+        return mine and named == (WORDS[RUN_CREATE].resource_type, resource.run_id)
     if isinstance(resource, TaskRevision):
-        mine = resource.dispatch_id == dispatch.dispatch_id
-        same_project = resource.project_id == dispatch.project_id
-        return mine and same_project and resource_of_task(resource) == receipt.resource_id
+        said = (resource.dispatch_id, resource.project_id)
+        mine = said == (dispatch.dispatch_id, dispatch.project_id)
+        kind = WORDS[TASK_PUBLISH].resource_type
+        return mine and named == (kind, resource_of_task(resource))
     return False
 
 

@@ -118,25 +118,18 @@ def by_evidence(case: Case, event: ResolveByEvidence, now: Now) -> Answer:
     known = case.resolution
     if known is not None:
         return _again(case, known, _from_evidence(case.dispatch, event, known.resolved_at_ms))
-    if case.progress.control is None:
+    control = case.progress.control
+    if control is None:
         return RecoveryRefusal.NOT_FOUND
     if case.progress.execution.status in TERMINAL:
         return RecoveryRefusal.ALREADY_TERMINAL
     held = evidence.holds(case.progress, event.fence)
     if not held or not lease_expired(case.progress.execution, now):
         return RecoveryRefusal.FENCE_REJECTED
-    settled = _settle(case, _from_evidence(case.dispatch, event, _stamp(case, now)), now)
-    control = settled.progress.control
-    if control is None:
-        return RecoveryRefusal.NOT_FOUND
-    last = Observation(
-        event.mutation_id,
-        event.evidence.finding,
-        event.evidence.result_code,
-        event.evidence.evidence_digest,
-    )
-    control = control._replace(finding_count=evidence.counted(control), last=last)
-    return Changed(settled._replace(progress=settled.progress._replace(control=control)))
+    last = Observation(event.mutation_id, *event.evidence)
+    seen = control._replace(finding_count=evidence.counted(control), last=last)
+    resolution = _from_evidence(case.dispatch, event, _stamp(case, now))
+    return Changed(_settle(case.progress._replace(control=seen), resolution, now))
 
 
 def by_person(
@@ -155,7 +148,7 @@ def by_person(
     refusal = _refuse_person(case, event, now)
     if refusal is not None:
         return refusal
-    if policy is None or policy != event.fence:
+    if policy != event.fence:
         return RecoveryRefusal.FENCE_CHANGED
     resolution = _from_person(case.dispatch, event, _stamp(case, now))
     act = Act(
@@ -167,7 +160,7 @@ def by_person(
     fact = authorize(act, event.principal, event.fence, now)
     if fact is None:
         return RecoveryRefusal.STRONG_REQUIRED
-    return Changed(_settle(case, resolution, now)._replace(fact=fact))
+    return Changed(_settle(case.progress, resolution, now)._replace(fact=fact))
 
 
 def _refuse_person(case: Case, event: ResolveByPerson, now: Now) -> RecoveryRefusal | None:
@@ -201,8 +194,7 @@ def _again(case: Case, known: Resolution, asked: Resolution) -> Answer:
 
 
 def _stamp(case: Case, now: Now) -> int:
-    execution = case.progress.execution
-    return now.stamp(execution.updated_at_ms, execution.started_at_ms)
+    return now.stamp(case.progress.execution.updated_at_ms)
 
 
 def _from_evidence(dispatch: Dispatch, event: ResolveByEvidence, at_ms: int) -> Resolution:
@@ -237,9 +229,9 @@ def _from_person(dispatch: Dispatch, event: ResolveByPerson, at_ms: int) -> Reso
     )
 
 
-def _settle(case: Case, resolution: Resolution, now: Now) -> Settled:
+def _settle(before: Progress, resolution: Resolution, now: Now) -> Settled:
     ended = dispatches.end(
-        case.progress,
+        before,
         ExecutionEvent.RESOLVE,
         (resolution.mutation_id, resolution.reason_code),
         now=now,

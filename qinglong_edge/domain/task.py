@@ -67,9 +67,9 @@ def parse_task(value: JsonObject, what: str) -> Task:
     )
     overlap = fields.maybe("overlap", Overlap.REFUSE.value)
     fields.done()
-    if overlap not in set(Overlap):
+    if not isinstance(overlap, str) or overlap not in set(Overlap):
         raise ids.invalid(f"{what}.overlap", "must be refuse or allow")
-    return Task(task_id, name, argv, cwd, env, timeout_ms, Overlap(str(overlap)))
+    return Task(task_id, name, argv, cwd, env, timeout_ms, Overlap(overlap))
 
 
 def check_task_id(value: object, field: str) -> str:

@@ -338,8 +338,9 @@ class Dispatcher:
         self._count_verdict(started)
 
     def _count_verdict(self, answer: DispatchAnswer) -> None:
+        """Count an answer; a refused one comes too late: somebody settled it, or took it over."""
         if isinstance(answer, rules.DispatchRefusal) or answer.after.progress is None:
-            self._counts["unavailable"] += 1
+            self._counts["already_terminal"] += 1
         else:
             self._counts[answer.after.progress.execution.status.value] += 1
 

@@ -37,7 +37,7 @@ UNSUPPORTED = Evidence(Finding.UNSUPPORTED, "automatic_recovery_unsupported")
 UNAVAILABLE = Evidence(Finding.UNAVAILABLE, "recovery_evidence_unavailable")
 
 _STORE_FAILED = (UnavailableError, RowDamagedError)
-_REFUSED_CLAIMS = {
+_REFUSED = {
     RecoveryRefusal.NOT_FOUND: "unavailable",
     RecoveryRefusal.MANUAL_REQUIRED: "manual_required",
     RecoveryRefusal.ALREADY_TERMINAL: "already_resolved",
@@ -85,7 +85,7 @@ class Reconciler:
                 ClaimScan(dispatch.dispatch_id, self._desk.owner, token, lease_ms)
             )
             if isinstance(claimed, RecoveryRefusal):
-                return _REFUSED_CLAIMS.get(claimed, "deferred")
+                return _REFUSED.get(claimed, "deferred")
             self._counts["claimed"] += 1
             progress = claimed.after.progress
             fence = None if progress is None else evidence.scan_fence_of(progress)
@@ -170,9 +170,8 @@ def _call_name(provider: EvidenceProvider) -> str:
 
 
 def _counter(answer: RecoveryAnswer) -> str:
-    if isinstance(answer, RecoveryRefusal):
-        late = answer is RecoveryRefusal.ALREADY_TERMINAL
-        return "already_resolved" if late else "unavailable"
+    if isinstance(answer, RecoveryRefusal):  # else somebody took over, and sees to it
+        return _REFUSED.get(answer, "deferred")
     record = answer.after
     if record.progress is None or record.progress.control is None:
         return "unavailable"

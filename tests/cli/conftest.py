@@ -15,7 +15,10 @@ copy of one state that is made once in a run, because stretching a password is s
 The checkout is run with `python -m qinglong_edge`. Where QINGLONG_EDGE_TEST_PYZ names an archive,
 that is run instead, isolated and without `site`, so that the same cases judge what is shipped.
 Where QINGLONG_EDGE_TEST_WAY is `serve`, a daemon owns the state of `ready` and the same cases ask
-it; what must have the state for itself is marked `alone` and skipped aloud there.
+it. Where it is `cycle`, a long cycle owns it, until a case asks for a cycle of its own or ends; its
+action stands in the lists, so `Edge.actions` leaves it out, and makes `status` converge, which
+`Edge.at_rest` says. What must have the state
+for itself says so: `@pytest.mark.alone("serve", reason="...")` is skipped aloud that way.
 
 Every call has its own process, a small environment of its own (`Edge.environ`), `Edge.home` as its
 working directory, and a deadline. `run` and `fails` hold what the contract says of every command:
@@ -29,8 +32,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +41,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PYZ = "QINGLONG_EDGE_TEST_PYZ"
-WAY = "QINGLONG_EDGE_TEST_WAY"  # "serve": a daemon owns the state of `ready` meanwhile
+WAY = "QINGLONG_EDGE_TEST_WAY"  # who owns the state of `ready` meanwhile
+WAYS = ("", "serve", "cycle")  # nobody, a daemon, a long cycle
+LONG = "long"  # the id of the action of the long cycle
+AT_REST = (0, "ok")  # exit and health that `status` answers where a case left nothing to do
 PASSWORD = "correct horse battery staple"
 DEADLINE_S = 120
+PATIENCE_S = 30.0
+LISTENING = b'"listening"'
 FAILURES = frozenset({2, 3, 4, 5, 70})
 
 Json = dict[str, Any]
@@ -52,6 +60,9 @@ class Edge:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.state = home / "state"
+        self.events = home.with_name(f"{home.name}.events")
+        self.before_cycle: Callable[[], object] = lambda: None
+        self.at_rest = AT_REST
         self.last: subprocess.CompletedProcess[bytes] | None = None
         self.environ = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -63,7 +74,12 @@ class Edge:
     # --- calling -----------------------------------------------------------------------------
 
     def command(self, *args: str | Path | bytes) -> list[str | bytes]:
-        """Return the whole argument list of a call, for `subprocess` and for killing."""
+        """Return the whole argument list of a call, for `subprocess` and for killing.
+
+        The first that is a `cycle` waits for the end of the long one, where there is one.
+        """
+        if "cycle" in args:
+            self.before_cycle()
         archive = os.environ.get(PYZ)
         program = ["-I", "-S", archive] if archive else ["-m", "qinglong_edge"]
         words = [word if isinstance(word, bytes) else str(word) for word in args]
@@ -95,6 +111,16 @@ class Edge:
         )
         assert b"Traceback" not in self.last.stdout + self.last.stderr, self.told()
         return self.last
+
+    def start(self, *args: str | Path, stderr: int | None = None) -> "subprocess.Popen[bytes]":
+        """Begin a call and wait for nothing."""
+        return subprocess.Popen(
+            self.command("--json", *args),
+            env=self.environment(),
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
 
     def run(
         self,
@@ -239,6 +265,10 @@ class Edge:
         """Show an action as the user who is logged in."""
         return self.run("action", "show", request_id)
 
+    def actions(self, *words: str, agent: str | None = None) -> list[str]:
+        """List the ids of the case's own actions."""
+        return own(self.run("action", "list", *words, agent=agent)["items"])
+
 
 def one_object(data: bytes, told: str) -> Json:
     """Return the one JSON object on the one line that `data` is."""
@@ -249,6 +279,11 @@ def one_object(data: bytes, told: str) -> Json:
     return value
 
 
+def own(rows: Sequence[Json]) -> list[str]:
+    """Return the ids of actions that a case made: of all but the long cycle's."""
+    return [row["approval_request_id"] for row in rows if row["approval_request_id"] != LONG]
+
+
 def shell_plan(*argv: str, **params: Any) -> Json:
     """Return the plan file of a `shell.exec`."""
     return {
@@ -256,6 +291,81 @@ def shell_plan(*argv: str, **params: Any) -> Json:
         "action_type": "shell.exec",
         "params": {"argv": list(argv) or ["/bin/true"], **params},
     }
+
+
+def until(true: Callable[[], object], told: str = "what was waited for never came") -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        if time.monotonic() > end:
+            pytest.fail(told)
+        time.sleep(0.01)
+
+
+# --- who owns the state ------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(edge: Edge, *words: str, expect: int = 0) -> Iterator["subprocess.Popen[bytes]"]:
+    """Have a daemon own the state until the block ends, and prove how it ended."""
+    with edge.events.open("ab") as stream:
+        before = edge.events.read_bytes().count(LISTENING)
+        daemon = edge.start("serve", *words, stderr=stream.fileno())
+    try:
+        until(lambda: edge.events.read_bytes().count(LISTENING) > before or daemon.poll())
+        assert daemon.poll() is None, edge.events.read_text()
+        yield daemon
+    finally:
+        if daemon.poll() is None:
+            daemon.terminate()
+        out, _ = daemon.communicate(timeout=DEADLINE_S)
+    assert daemon.returncode == expect, (daemon.returncode, out, edge.events.read_text())
+
+
+def long_plan(gate: Path) -> Json:
+    """Return the plan of an action that says that it began, and waits for its release."""
+    script = "touch began; until test -e released; do sleep 0.02; done"
+    return shell_plan("/bin/sh", "-c", script, cwd=str(gate), timeout_ms=1000 * DEADLINE_S)
+
+
+@contextmanager
+def cycling(edge: Edge, gate: Path) -> Iterator[None]:
+    """Have a cycle with the long action own the state, until a case's own cycle or its end."""
+    for name in ("began", "released"):
+        (gate / name).unlink(missing_ok=True)
+    cycle = edge.start("cycle", stderr=subprocess.STDOUT)
+
+    def end() -> None:
+        edge.before_cycle, edge.at_rest = (lambda: None), AT_REST
+        (gate / "released").touch()
+        cycle.wait(timeout=DEADLINE_S)
+
+    try:
+        until(lambda: (gate / "began").exists() or cycle.poll() is not None)
+        edge.before_cycle, edge.at_rest = end, (10, "converging")
+        assert (edge.state / "control.sock").exists(), "the long cycle does not listen"
+        yield
+    finally:
+        end()
+        out, _ = cycle.communicate()
+    assert one_object(out, str(out))["dispatch"]["succeeded"] == 1, out
+
+
+def meanwhile(edge: Edge, gate: Path) -> AbstractContextManager[object]:
+    """Return what owns the state during a case."""
+    way = os.environ.get(WAY, "")
+    if way == "serve":
+        return serving(edge)
+    return cycling(edge, gate) if way == "cycle" else nullcontext()
+
+
+def pytest_configure() -> None:
+    """Refuse a way that is none; its cases would silently be those of the usual one."""
+    if os.environ.get(WAY, "") not in WAYS:
+        raise pytest.UsageError(f"{WAY} is none of {WAYS}")
+
+
+# --- fixtures ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -270,44 +380,19 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.init()
     made.login()
     made.agent()
+    if os.environ.get(WAY) == "cycle":
+        made.propose(long_plan(made.home), "--id", LONG)
+        made.approve(LONG)
     return made.home
 
 
 @pytest.fixture
 def ready(tmp_path: Path, _template: Path, request: pytest.FixtureRequest) -> Iterator[Edge]:
     """Return a program with a state, a logged-in owner `ana` and an agent `bot`."""
-    serve = os.environ.get(WAY) == "serve"
-    if serve and request.node.get_closest_marker("alone"):
-        pytest.skip("needs the state for itself, so no daemon may own it")
+    for mark in request.node.iter_markers("alone"):
+        if os.environ.get(WAY) in mark.args:
+            pytest.skip(f"not by {os.environ[WAY]}: {mark.kwargs['reason']}")
     shutil.copytree(_template, tmp_path, dirs_exist_ok=True, copy_function=shutil.copy2)
     edge = Edge(tmp_path)
-    if not serve:
+    with meanwhile(edge, _template):
         yield edge
-        return
-    with served(edge):
-        yield edge
-
-
-@contextmanager
-def served(edge: Edge) -> Iterator[None]:
-    """Have a daemon own the state meanwhile; it must end by itself, drained."""
-    events = edge.home.parent / f"{edge.home.name}.events"
-    with events.open("wb") as stream:
-        daemon = subprocess.Popen(
-            edge.command("--json", "serve"),
-            env=edge.environment(),
-            cwd=edge.home,
-            stdout=subprocess.DEVNULL,
-            stderr=stream,
-        )
-    try:
-        for _ in range(DEADLINE_S * 100):
-            if b'"listening"' in events.read_bytes():
-                break
-            time.sleep(0.01)
-        else:
-            pytest.fail(f"the daemon does not listen: {events.read_text()}")
-        yield
-    finally:
-        daemon.terminate()
-        assert daemon.wait(timeout=DEADLINE_S) == 0, events.read_text()

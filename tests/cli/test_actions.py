@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Edge, shell_plan
+from tests.cli.conftest import Edge, own, shell_plan
 
 HEX = "0" * 64
 APPROVAL_KEYS = {
@@ -77,7 +77,7 @@ def test_a_rejected_request_is_never_dispatched(ready: Edge) -> None:
 
 
 @pytest.mark.parametrize("step", ["pending", "approved", "due"])
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="a daemon starts what is approved at once")
 def test_an_action_is_withdrawn_before_its_barrier(ready: Edge, step: str) -> None:
     ready.propose(["/bin/true"], "--id", "one")
     if step != "pending":
@@ -135,7 +135,7 @@ def test_high_risk_needs_a_second_factor(ready: Edge, risk: str) -> None:
     assert ready.run("action", "reject", "one", "--reason", "no")["state"] == "rejected"
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="a daemon starts what is approved at once")
 def test_lists_page_through_every_queue(ready: Edge) -> None:
     for number in range(5):
         ready.propose(["/bin/true"], "--id", f"a{number}")
@@ -145,15 +145,14 @@ def test_lists_page_through_every_queue(ready: Edge) -> None:
     while True:
         more: list[str] = [] if cursor is None else ["--cursor", cursor]
         page = ready.run("action", "list", "--limit", "2", *more)
-        seen += [row["approval_request_id"] for row in page["items"]]
+        seen += own(page["items"])
         cursor = page["next_cursor"]
         if cursor is None:
             break
     assert seen == ["a4", "a3", "a2", "a1", "a0"]
 
     def queue(name: str) -> list[str]:
-        rows = ready.run("action", "list", "--state", name)["items"]
-        return [row["approval_request_id"] for row in rows]
+        return ready.actions("--state", name)
 
     assert queue("pending") == ["a3", "a4"]
     assert queue("approved") == ["a0"]
@@ -175,7 +174,7 @@ def test_the_output_of_an_action_is_kept_outside_the_database(ready: Edge) -> No
     assert secret.upper().encode() not in stored
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="a daemon starts what is approved at once")
 def test_waiting_ends_with_the_action_or_with_the_time(ready: Edge) -> None:
     ready.propose(["/bin/true"], "--id", "one")
     body = ready.run("action", "wait", "one", "--timeout", "0.1", expect=20)
@@ -199,7 +198,7 @@ def test_too_many_open_requests_are_refused(ready: Edge) -> None:
 
 @pytest.mark.parametrize(
     ("action_type", "code"),
-    [("run.create", "handler_not_available"), ("no.such.type", "unknown_action_type")],
+    [("run.cancel", "handler_not_available"), ("no.such.type", "unknown_action_type")],
 )
 def test_what_is_not_carried_or_not_known_is_not_proposed(
     ready: Edge, action_type: str, code: str

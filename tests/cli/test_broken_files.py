@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Edge, served, shell_plan
+from tests.cli.conftest import Edge, serving, shell_plan
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.alone("serve", "cycle", reason="breaks the state beside its owner")
 Break = Callable[[Path], object]
 
 
@@ -82,7 +82,7 @@ def test_recovery_goes_on_where_nothing_is_due(ready: Edge) -> None:
 
 
 def test_an_owner_that_serves_keeps_its_manifest_and_verify_names_the_file(ready: Edge) -> None:
-    with served(ready):
+    with serving(ready):
         garbled(ready.state / "manifest.json")
         assert ready.run("status")["health"] == "ok"
         problems = ready.run("verify", expect=20)["problems"]

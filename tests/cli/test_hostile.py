@@ -9,9 +9,11 @@ import pytest
 
 from tests.cli.conftest import Edge
 
+BREAKS = pytest.mark.alone("serve", "cycle", reason="breaks the database beside its owner")
 COMMANDS = (["status"], ["verify"], ["cycle"], ["action", "list"])
 
 
+@BREAKS
 def test_a_lost_database_is_never_made_anew(ready: Edge) -> None:
     """Its log would bring the old users and approvals back under the new owner's name."""
     ready.propose(["/bin/true"], "--id", "one")
@@ -24,6 +26,7 @@ def test_a_lost_database_is_never_made_anew(ready: Edge) -> None:
         (ready.state / "state.db-wal").unlink(missing_ok=True)
 
 
+@BREAKS
 def test_a_damaged_schema_is_damage_for_every_command(ready: Edge) -> None:
     ready.run("status")
     data = bytearray((ready.state / "state.db").read_bytes())
@@ -33,6 +36,7 @@ def test_a_damaged_schema_is_damage_for_every_command(ready: Edge) -> None:
         assert ready.fails(*command, expect=5)["code"] in {"store_damaged", "schema_damaged"}
 
 
+@BREAKS
 @pytest.mark.parametrize("companion", ["state.db-journal", "state.db-wal"])
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
 def test_a_companion_that_is_no_file_is_damage_and_no_hang(
@@ -51,6 +55,7 @@ def test_a_companion_that_is_no_file_is_damage_and_no_hang(
         assert ready.fails(*command, expect=5)["code"] == "store_damaged"
 
 
+@pytest.mark.alone("serve", reason="a daemon starts what is approved at once")
 @pytest.mark.parametrize("vandalism", ["rm -f {state}/state.db-wal", "mv {state} {state}.gone"])
 def test_an_action_that_takes_the_log_away_is_not_run_again(ready: Edge, vandalism: str) -> None:
     script = f"echo ran >> {ready.home}/marks; " + vandalism.format(state=ready.state)
@@ -63,7 +68,7 @@ def test_an_action_that_takes_the_log_away_is_not_run_again(ready: Edge, vandali
     ready.call("--json", "cycle")
     ready.call("--json", "cycle")
     assert (ready.home / "marks").read_text() == "ran\n"
-    assert ready.show("one")["effective_state"] in {"recovery_required", "succeeded"}
+    assert ready.show("one")["effective_state"] in {"manual_required", "succeeded"}
 
 
 def test_a_demo_without_a_place_says_so(edge: Edge) -> None:
@@ -93,16 +98,12 @@ def test_a_refused_init_makes_nothing(edge: Edge) -> None:
     assert not (edge.home / ("x" * 200)).exists()
 
 
+@pytest.mark.alone("serve", reason="signals the cycle that runs its action")
 def test_a_dropped_line_lets_the_running_action_end(ready: Edge) -> None:
     script = f"echo $$ > {ready.home}/pid; sleep 0.4"
     ready.propose(["/bin/sh", "-c", script], "--id", "one")
     ready.approve("one")
-    with subprocess.Popen(
-        ready.command("--json", "cycle"),
-        env=ready.environment(),
-        cwd=ready.home,
-        stdout=subprocess.DEVNULL,
-    ) as cycle:
+    with ready.start("cycle") as cycle:
         while not (ready.home / "pid").exists():
             time.sleep(0.01)
         cycle.send_signal(signal.SIGHUP)

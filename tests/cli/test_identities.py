@@ -51,7 +51,7 @@ def test_a_disabled_agent_and_a_rotated_token_are_refused(ready: Edge) -> None:
 
 
 @pytest.mark.adr("0005", "2")
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="a daemon starts what is approved at once")
 def test_what_a_disabled_agent_asked_for_is_not_started(ready: Edge) -> None:
     ready.propose(["/bin/true"], "--id", "one")
     ready.approve("one")

@@ -69,6 +69,7 @@ ELSEWHERE = frozenset(
 OPENSSL = frozenset({"_hashlib", "hashlib", "_ssl", "ssl"})
 WITH_PASSWORD = frozenset({"init", "login", "user add", "user reset"})
 
+pytestmark = pytest.mark.alone("serve", "cycle", reason="the owner would load what is judged")
 PLAN = shell_plan("/bin/true")
 COMMANDS: dict[str, list[str]] = {
     "status": [],
@@ -87,6 +88,17 @@ COMMANDS: dict[str, list[str]] = {
     "action logs": ["one"],
     "recovery list": [],
     "recovery show": ["one"],
+    "recovery resolve": [
+        "one",
+        "--decision",
+        "abandon_unknown",
+        "--reason",
+        "looked",
+        "--expected-version",
+        "2",
+    ],
+    "task list": [],
+    "task show": ["nothing"],
     "handler list": [],
     "user list": [],
     "user add": ["ben", "--role", "viewer", "--password-file", "ana.password"],

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import Edge
 
 SHM = Path("/dev/shm")
+CHANGES = pytest.mark.alone("serve", "cycle", reason="changes the state beside its owner")
 
 
 def test_a_new_state_is_private_and_answers_with_what_it_is(edge: Edge) -> None:
@@ -88,7 +89,7 @@ def test_the_first_boot_form_reads_one_file(edge: Edge) -> None:
     edge.login()
     states = {row["action_type"]: row["state"] for row in edge.run("handler", "list")["items"]}
     assert states["shell.exec"] == "enabled"
-    assert states["run.create"] == "not_available"
+    assert (states["run.create"], states["run.cancel"]) == ("enabled", "not_available")
 
 
 @pytest.mark.adr("0004", "7")
@@ -111,6 +112,7 @@ def test_without_a_state_every_command_says_so(edge: Edge, command: str) -> None
     assert not edge.state.exists()
 
 
+@CHANGES
 def test_a_newer_schema_is_refused_and_an_older_one_asks_for_migrate(ready: Edge) -> None:
     for version, code in ((9, "schema_newer"), (0, "migration_required")):
         with sqlite3.connect(ready.state / "state.db") as connection:
@@ -119,6 +121,7 @@ def test_a_newer_schema_is_refused_and_an_older_one_asks_for_migrate(ready: Edge
         assert ready.fails("status", expect=3)["code"] == code
 
 
+@CHANGES
 @pytest.mark.adr("0002", "7")
 def test_a_database_that_was_put_back_is_refused(ready: Edge) -> None:
     (ready.state / "epoch").write_text("7\n")
@@ -127,6 +130,7 @@ def test_a_database_that_was_put_back_is_refused(ready: Edge) -> None:
     assert ready.run("status")["health"] == "ok"
 
 
+@CHANGES
 @pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\x00" + b"\x00" * 600])
 def test_a_garbled_database_is_damage_and_is_not_recreated(ready: Edge, content: bytes) -> None:
     (ready.state / "state.db").write_bytes(content)
@@ -143,6 +147,7 @@ def interpreter_serves(uid: int) -> bool:
         return False
 
 
+@CHANGES
 @pytest.mark.adr("0004", "6")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hand a state to another user")
 def test_root_becomes_the_owner_of_somebodys_state(ready: Edge, public: Path) -> None:

@@ -75,7 +75,7 @@ TEXTS = {
 
 
 def untouched(edge: Edge) -> bool:
-    return bool(edge.run("action", "list")["items"] == [])
+    return edge.actions() == []
 
 
 @pytest.mark.adr("0003", "3")

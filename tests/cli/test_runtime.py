@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 
@@ -35,20 +34,14 @@ def killed_in_the_middle(ready: Edge) -> str:
     pid = ready.home / "pid"
     script = f"echo ran >> {ready.home}/marks; echo $$ > {pid}; exec sleep 60"
     dispatch_id = approved(ready, "killed", "/bin/sh", "-c", script)
-    with subprocess.Popen(
-        ready.command("--json", "cycle"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=ready.environment(),
-        cwd=ready.home,
-    ) as runtime:
+    with ready.start("cycle") as runtime:
         until(pid)
         runtime.kill()
     os.killpg(int(pid.read_text()), signal.SIGKILL)
     return dispatch_id
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="counts what one cycle did")
 def test_a_cycle_reports_its_phases(ready: Edge) -> None:
     approved(ready, "one", "/bin/true")
     approved(ready, "two", "/bin/false")
@@ -64,7 +57,7 @@ def test_a_cycle_reports_its_phases(ready: Edge) -> None:
 
 
 @pytest.mark.scenario(222)
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="counts what one cycle did")
 def test_an_edge_cycle_takes_one_page_of_eight(ready: Edge) -> None:
     for number in range(9):
         approved(ready, f"a{number}", "/bin/true")
@@ -84,12 +77,12 @@ def test_an_action_that_was_killed_is_not_run_again(ready: Edge) -> None:
         ready.run("cycle")
     assert (ready.home / "marks").read_text() == "ran\n"
     shown = ready.show("killed")
-    assert shown["effective_state"] == "recovery_required"
+    assert shown["effective_state"] == "manual_required"
     assert shown["execution"]["status"] == "executing"
-    assert shown["recovery"]["status"] == "armed"
+    assert shown["recovery"]["status"] == "manual_required"
     status = ready.run("status", expect=20)
-    assert (status["health"], status["backlog"]["recovery_due"]) == ("attention", 1)
-    listed = ready.run("recovery", "list", "--queue", "due")["items"]
+    assert (status["health"], status["backlog"]["manual_required"]) == ("attention", 1)
+    listed = ready.run("recovery", "list", "--queue", "manual")["items"]
     assert [row["dispatch_id"] for row in listed] == [dispatch_id]
     detail = ready.run("recovery", "show", dispatch_id)
     assert detail["settled_by"] == "person"
@@ -123,17 +116,12 @@ def test_repeating_an_unknown_action_must_be_said(ready: Edge) -> None:
     assert ready.show("again")["approval"]["repeats"] == dispatch_id
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="signals the cycle that runs its actions")
 def test_sigterm_lets_the_running_action_end_and_puts_the_rest_back(ready: Edge) -> None:
     pid = ready.home / "pid"
     approved(ready, "a", "/bin/sh", "-c", f"echo $$ > {pid}; sleep 0.5")
     approved(ready, "b", "/bin/true")
-    with subprocess.Popen(
-        ready.command("--json", "cycle"),
-        stdout=subprocess.PIPE,
-        env=ready.environment(),
-        cwd=ready.home,
-    ) as runtime:
+    with ready.start("cycle") as runtime:
         until(pid)
         runtime.terminate()
         out, _ = runtime.communicate(timeout=30)
@@ -146,10 +134,11 @@ def test_sigterm_lets_the_running_action_end_and_puts_the_rest_back(ready: Edge)
     assert ready.show("b")["effective_state"] == "succeeded"
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="migrate needs the state for itself")
 def test_the_owner_uid_needs_no_session_for_the_machine_commands(ready: Edge) -> None:
     ready.run("logout")
-    for command in ("status", "cycle", "verify", "migrate"):
+    ready.run("status", expect=ready.at_rest[0])
+    for command in ("cycle", "verify", "migrate"):
         ready.run(command)
     for words in (
         ["action", "list"],
@@ -161,7 +150,7 @@ def test_the_owner_uid_needs_no_session_for_the_machine_commands(ready: Edge) ->
     assert ready.fails("cycle", agent="bot", expect=3)["code"] == "not_allowed"
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", "cycle", reason="counts what waits and what runs")
 def test_status_counts_what_waits(ready: Edge) -> None:
     assert ready.run("status")["health"] == "ok"
     ready.propose(["/bin/true"], "--id", "one")
@@ -175,7 +164,7 @@ def test_status_counts_what_waits(ready: Edge) -> None:
 
 
 @pytest.mark.adr("0003", "2")
-@pytest.mark.alone
+@pytest.mark.alone("serve", "cycle", reason="writes to the database beside its owner")
 def test_verify_names_what_cannot_be_believed(ready: Edge) -> None:
     approved(ready, "one", "/bin/true")
     assert ready.run("verify") == {"ok": True, "problems": []}
@@ -191,7 +180,7 @@ def test_verify_names_what_cannot_be_believed(ready: Edge) -> None:
     assert (done["dispatch"]["started"], done["dispatch"]["blocked"]) == (0, 1)
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", "cycle", reason="writes to the database beside its owner")
 def test_verify_and_lists_count_an_identity_that_cannot_be_believed(ready: Edge) -> None:
     ready.agent("other")
     connection = sqlite3.connect(ready.state / "state.db")
@@ -210,17 +199,13 @@ def test_verify_and_lists_count_an_identity_that_cannot_be_believed(ready: Edge)
 def test_what_never_goes_through_a_socket_waits_for_the_owner_and_gives_up(ready: Edge) -> None:
     pid = ready.home / "pid"
     approved(ready, "slow", "/bin/sh", "-c", f"echo $$ > {pid}; sleep 7")
-    with subprocess.Popen(
-        ready.command("--json", "cycle"),
-        stdout=subprocess.DEVNULL,
-        env=ready.environment(),
-        cwd=ready.home,
-    ) as runtime:
+    with ready.start("cycle") as runtime:
         until(pid)
-        error = ready.fails("migrate", expect=4)
-        assert (error["code"], error["retryable"]) == ("state_busy", True)
-        assert ready.run("status", expect=10)["backlog"]["executing"] == 1
-        assert runtime.wait(timeout=30) == 0
+        with ready.start("cycle") as later:  # waits for that one, longer than for the state
+            error = ready.fails("migrate", expect=4)
+            assert (error["code"], error["retryable"]) == ("state_busy", True)
+            assert ready.run("status", expect=10)["backlog"]["executing"] == 1
+            assert (runtime.wait(timeout=30), later.wait(timeout=30)) == (0, 0)
     assert ready.run("status")["health"] == "ok"
 
 
@@ -238,7 +223,9 @@ def test_the_demo_tells_its_story_and_leaves_nothing(edge: Edge) -> None:
     story = "\n".join(body["lines"])
     assert len(body["lines"]) < 40
     assert "the file says: hello" in story
-    assert "recovery_required" in story
+    assert "manual_required" in story
+    assert "its receipt proves it" in story
+    assert "on the word of ana" in story
     assert list(edge.home.iterdir()) == []
     text = edge.run("demo", json=False)["stdout"]
     assert "Nothing ran twice." in text

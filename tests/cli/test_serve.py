@@ -6,53 +6,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Edge, shell_plan
+from tests.cli.conftest import PATIENCE_S, Edge, serving, shell_plan, until
 
-PATIENCE_S = 30.0
+pytestmark = pytest.mark.alone("serve", "cycle", reason="runs daemons and cycles of its own")
 NOBODY = 65534
 
 
-@contextmanager
-def serving(edge: Edge, *words: str, expect: int = 0) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `serve` until the block ends, and prove how it ended."""
-    events = edge.home / "events"
-    with events.open("ab") as stream:
-        daemon = subprocess.Popen(
-            edge.command("--json", "serve", *words),
-            env=edge.environment(),
-            cwd=edge.home,
-            stdout=subprocess.PIPE,
-            stderr=stream,
-        )
-    try:
-        until(lambda: b'"listening"' in events.read_bytes() or daemon.poll() is not None)
-        assert daemon.poll() is None, events.read_text()
-        yield daemon
-    finally:
-        if daemon.poll() is None:
-            daemon.terminate()
-        out, _ = daemon.communicate(timeout=PATIENCE_S)
-    assert daemon.returncode == expect, (daemon.returncode, out, events.read_text())
-
-
-def until(true: object) -> None:
-    """Wait until a condition holds."""
-    assert callable(true)
-    for _ in range(int(PATIENCE_S / 0.02)):
-        if true():
-            return
-        time.sleep(0.02)
-    pytest.fail("what was waited for never came")
-
-
 def events_of(edge: Edge) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (edge.home / "events").read_text().splitlines()]
+    return [json.loads(line) for line in edge.events.read_text().splitlines()]
 
 
 def slow(edge: Edge, name: str, seconds: float) -> str:
@@ -121,7 +87,7 @@ def test_a_stop_during_a_long_action_is_bounded_and_nothing_runs_twice(
     killed(ready)
     with serving(ready):
         ready.run("cycle")
-        assert ready.show("one")["effective_state"] == "recovery_required"
+        assert ready.show("one")["effective_state"] == "manual_required"
     assert marks(ready) == ["one"]
 
 
@@ -147,7 +113,7 @@ def test_a_killed_daemon_with_a_child_alive_does_not_block_the_next(ready: Edge)
     assert (ready.state / "control.sock").exists()
     assert ready.run("status", expect=(10, 20))
     with serving(ready):
-        until(lambda: ready.show("one")["effective_state"] == "recovery_required")
+        until(lambda: ready.show("one")["effective_state"] == "manual_required")
         assert marks(ready) == ["one"]
     killed(ready)
 
@@ -262,21 +228,32 @@ def test_another_uid_proposes_and_can_do_nothing_else(ready: Edge) -> None:
 
 def test_commands_are_answered_during_a_long_cycle(ready: Edge) -> None:
     slow(ready, "one", 3)
-    with subprocess.Popen(
-        ready.command("--json", "cycle"),
-        env=ready.environment(),
-        cwd=ready.home,
-        stdout=subprocess.PIPE,
-    ) as cycle:
+    with ready.start("cycle") as running:
         until(lambda: marks(ready) == ["one"])
         assert ready.run("status", expect=10)["backlog"]["executing"] == 1
         ready.propose(["/bin/true"], "--id", "two")
         ready.approve("two")
         assert marks(ready) == ["one"]
-        out, _ = cycle.communicate(timeout=PATIENCE_S)
+        out, _ = running.communicate(timeout=PATIENCE_S)
     assert json.loads(out)["dispatch"]["succeeded"] == 1
     assert ready.show("two")["effective_state"] == "due"
     assert not (ready.state / "control.sock").exists()
+
+
+def test_a_cycle_that_is_asked_for_during_a_cycle_is_one_of_its_own(ready: Edge) -> None:
+    slow(ready, "one", 1)
+    with ready.start("cycle") as first:
+        until(lambda: marks(ready) == ["one"])
+        ready.propose(["/bin/true"], "--id", "two")
+        ready.approve("two")
+        with ready.start("cycle") as second:
+            bodies = [
+                json.loads(each.communicate(timeout=PATIENCE_S)[0]) for each in (first, second)
+            ]
+    assert [body["dispatch"]["succeeded"] for body in bodies] == [1, 1]
+    assert [body["dispatch"]["stop_reason"] for body in bodies] == ["complete", "complete"]
+    assert (first.returncode, second.returncode) == (10, 0)
+    assert ready.show("two")["effective_state"] == "succeeded"
 
 
 @pytest.mark.adr("0008", "8")

@@ -61,7 +61,7 @@ def test_what_is_printed_once(ready: Edge, phone: Authenticator) -> None:
 
 @pytest.mark.adr("0006", "6")
 @pytest.mark.parametrize("risk", ["high", "critical"])
-@pytest.mark.alone
+@pytest.mark.alone("serve", reason="opens the database beside its owner")
 def test_high_risk_is_approved_with_two_factors(
     ready: Edge, phone: Authenticator, risk: str
 ) -> None:
@@ -166,7 +166,7 @@ def test_whose_key_needs_what(ready: Edge, phone: Authenticator) -> None:
 
 
 @pytest.mark.adr("0006", "12")
-@pytest.mark.alone
+@pytest.mark.alone("serve", "cycle", reason="a reset needs the state for itself")
 def test_a_reset_is_the_way_back(ready: Edge, phone: Authenticator) -> None:
     ready.run("logout")
     new = ready.write("new.password", f"new {PASSWORD}\n")
@@ -184,7 +184,7 @@ def test_a_reset_is_the_way_back(ready: Edge, phone: Authenticator) -> None:
     assert found == [("user:ana", body["version"])]
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", "cycle", reason="a reset needs the state for itself")
 def test_a_reset_ends_the_session_that_stands(ready: Edge) -> None:
     ready.run("user", "reset", "ana", "--password-file", ready.home / "ana.password")
     assert ready.fails("action", "list", expect=3)["code"] == "login_refused"
@@ -192,7 +192,7 @@ def test_a_reset_ends_the_session_that_stands(ready: Edge) -> None:
     assert ready.fails(*nobody, expect=3)["code"] == "identity_not_found"
 
 
-@pytest.mark.alone
+@pytest.mark.alone("serve", "cycle", reason="a reset needs the state for itself")
 def test_a_forgotten_session_file_does_not_stop_a_reset(ready: Edge) -> None:
     ready.session_file().write_text("garbage")
     ready.run("user", "reset", "ana", "--password-file", ready.home / "ana.password")
@@ -201,7 +201,7 @@ def test_a_forgotten_session_file_does_not_stop_a_reset(ready: Edge) -> None:
 def test_a_believed_clock_is_left_alone(ready: Edge) -> None:
     body = ready.run("clock", "trust")
     assert body["settled"] is False
-    assert ready.run("status")["clock"]["trusted"] is True
+    assert ready.run("status", expect=ready.at_rest[0])["clock"]["trusted"] is True
     ready.user("ben", "admin")
     ready.login("ben")
     assert ready.fails("clock", "trust", expect=3)["code"] == "not_allowed"

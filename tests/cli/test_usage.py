@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Edge
+from tests.cli.conftest import ROOT, WAY, Edge, own
 
 HEX = "a" * 64
 
@@ -15,7 +16,8 @@ COMMANDS = (
     "init", "migrate", "verify", "status", "cycle", "demo", "login", "logout", "profile show",
     "action propose", "action list", "action show", "action approve", "action reject",
     "action dispatch", "action cancel", "action wait", "action logs", "recovery list",
-    "recovery show", "handler list", "user add", "user list", "user disable", "agent add",
+    "recovery show", "recovery resolve", "task list", "task show", "handler list", "user add",
+    "user list", "user disable", "agent add",
     "agent list", "agent rotate", "agent disable", "role bind", "role revoke",
 )  # fmt: skip
 
@@ -182,25 +184,26 @@ def test_global_options_stand_before_and_after_the_command(ready: Edge) -> None:
         ["--state", state, "action", "list", "--state", "pending", "--limit", "1"],
         ["action", "list", "--state", "pending", f"--state={state}"],
     ):
-        assert ready.run(*words, env=env)["items"] == []
+        assert own(ready.run(*words, env=env)["items"]) == []
 
 
 def test_json_may_stand_after_the_command(ready: Edge) -> None:
     done = ready.call("status", "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["health"] == "ok"
+    assert (done.returncode, json.loads(done.stdout)["health"]) == ready.at_rest
 
 
 def test_an_option_wins_over_the_environment(ready: Edge) -> None:
     env = {"QINGLONG_EDGE_STATE": str(ready.home / "elsewhere")}
     assert ready.fails("status", env=env, expect=3)["code"] == "not_initialised"
-    assert ready.run("status", "--state", ready.state, env=env)["health"] == "ok"
+    code, health = ready.at_rest
+    body = ready.run("status", "--state", ready.state, env=env, expect=code)
+    assert body["health"] == health
     assert not (ready.home / "elsewhere").exists()
 
 
 def test_an_empty_variable_is_no_value(ready: Edge) -> None:
     env = {"QINGLONG_EDGE_SESSION": "", "QINGLONG_EDGE_TOKEN_FILE": "", "QINGLONG_EDGE_SOCKET": ""}
-    assert ready.run("action", "list", env=env)["items"] == []
+    assert own(ready.run("action", "list", env=env)["items"]) == []
 
 
 def test_a_token_and_a_session_at_once_are_refused(ready: Edge) -> None:
@@ -282,3 +285,13 @@ def test_the_harness_names_the_program_that_is_judged(edge: Edge) -> None:
     word = edge.command()[-1]
     assert word == os.environ.get("QINGLONG_EDGE_TEST_PYZ", "qinglong_edge")
     assert isinstance(edge.state, Path)
+
+
+def test_the_harness_knows_no_other_way(edge: Edge) -> None:
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", __file__]
+    env = {**os.environ, WAY: "server"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, check=False
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert WAY.encode() in done.stderr

@@ -12,11 +12,14 @@ from qinglong_edge.domain.effect import CreateRun, Effect, Perform, PublishTask,
 from qinglong_edge.domain.evidence import ClaimScan, Evidence, Observe, RenewScan, ScanFence
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.identity import Assurance, Principal
+from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import Subject
+from qinglong_edge.domain.receipt import Found, judge
 from qinglong_edge.domain.recovery import Decision, Finding
 from qinglong_edge.domain.resolution import ResolveByEvidence, ResolveByPerson
 from qinglong_edge.domain.run import RunIds, RunPlan
 from qinglong_edge.domain.task import Task, parse_task
+from qinglong_edge.ports.repositories import RecoveryAnswer
 from tests.contract.story import (
     Story,
     changed,
@@ -144,3 +147,32 @@ def scanned(story: Story, n: int = 1) -> Record:
     """Hold the scan lease of an action without an answer."""
     unknown(story, n)
     return changed(story.ports.recoveries.claim(scan_of(n)))
+
+
+def by_person(story: Story, n: int = 1, **changes: Any) -> RecoveryAnswer:
+    """Settle on the word of the owner, who proves themselves right now."""
+    event = person_of(n, strong(story.clocks), **changes)
+    return story.ports.recoveries.resolve_by_person(event)
+
+
+def ended(story: Story, n: int = 1) -> tuple[ExecutionStatus, ControlStatus]:
+    """Return where execution and control stand; they must name the same end."""
+    execution, control = story.execution(n), story.control(n)
+    assert control.execution_version == execution.version
+    assert control.resolution_mutation_id == execution.result_mutation_id
+    assert (execution.lease, control.lease, control.next_scan_tick) == (None, None, None)
+    return execution.status, control.status
+
+
+def left(story: Story, n: int) -> Found:
+    """Return what an action left in this database."""
+    found = story.ports.effects.receipt(f"dsp-{n}")
+    assert found is not None
+    return found
+
+
+def judged(story: Story, n: int) -> Evidence:
+    """Say what the store proves about an action, as the provider of its type does."""
+    dispatch = story.record(n).dispatch
+    assert dispatch is not None
+    return judge(dispatch, story.execution(n), left(story, n))

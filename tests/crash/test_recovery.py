@@ -37,6 +37,7 @@ def recovery(place: Place, ms: int = 0, **more: Any) -> dict[str, int]:
     return {name: n for name, n in phase.items() if type(n) is int and n and name != "pages"}
 
 
+@pytest.mark.adr("0009", "7")
 @pytest.mark.scenario(201)
 @pytest.mark.adr("0033", "4.3")
 @pytest.mark.adr("0033", "5.5")

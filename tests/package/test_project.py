@@ -17,8 +17,8 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 TARGETS = [
     "help", "setup", "demo", "fmt", "lint", "type", "test", "contract", "stateful", "crash",
     "stress",
-    "served",
-    "cover", "bench", "zipapp", "verify", "check", "clean",
+    "served", "cycled",
+    "cover", "mutants", "bench", "zipapp", "verify", "check", "clean",
 ]  # fmt: skip
 
 
@@ -115,8 +115,21 @@ def test_the_gates_run_on_every_interpreter_that_is_promised() -> None:
     promised = PROJECT["project"]["requires-python"].removeprefix(">=")
     assert names.split()[0] == promised
     assert {"3.11", "3.12", "3.13"} <= set(names.split())
-    loops = re.findall(r'^for version in "\$\{found\[@\]\}"; do\n(.+)\ndone$', script, re.MULTILINE)
+    loop = r'^for version in "\$\{found\[@\]\}"; do\n(.+?)\ndone$'
+    loops = re.findall(loop, script, re.MULTILINE | re.DOTALL)
     assert any('"${python[$version]}" tools/test.py' in stage for stage in loops)
+
+
+def test_the_command_line_is_judged_with_an_owner_as_far_as_it_can_be() -> None:
+    """These bring, break or replace an owner or its state; whoever adds a file decides."""
+    alone = {"imports", "init", "serve", "broken_files"}
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    (by_script,) = re.findall(r"^for suite in ([a-z_ ]+); do$", script, re.MULTILINE)
+    (by_make,) = re.findall(r"^OWNED = \$\(foreach suite,(.+?),", MAKEFILE, re.MULTILINE)
+    there = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "cli").glob("test_*.py")}
+    assert by_script == by_make
+    assert set(by_make.split()) == there - alone
+    assert script.count('"${owned[@]}"\n') == 2
 
 
 def test_the_readme_begins_with_the_demo_and_the_tests() -> None:

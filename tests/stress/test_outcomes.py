@@ -52,6 +52,7 @@ def seen(path: str) -> View:
         return read_view(connection, Counter())
 
 
+@pytest.mark.adr("0009", "4")
 @pytest.mark.slow
 @pytest.mark.scenario(149, 229)
 @pytest.mark.adr("0033", "5.3")

@@ -13,11 +13,10 @@ from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.action import Plan, plan_from_body
 from qinglong_edge.domain.canonical import Json, JsonObject, parse_object
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.effect import Whole
+from qinglong_edge.domain.effect import Whole, ended_by
 from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import (
     Dispatch,
-    Execution,
     Progress,
     Record,
     fence_of,
@@ -229,7 +228,7 @@ def _begin(tx: Tx, event: Begin) -> DispatchAnswer:
         return _start(tx, event)
     case, found = tx.case(event.start.dispatch_id), tx.find(event.start.dispatch_id)
     if case is not None and found is not None:
-        if case.progress.execution.result_mutation_id == event.mutation_id:
+        if ended_by(event, case.dispatch, case.progress.execution):
             return Replayed(found)
     started = _start(tx, event.start)
     if isinstance(started, rules.DispatchRefusal) or started.after.progress is None:
@@ -259,17 +258,17 @@ def _settle_dead_owners(tx: Tx, owner: str) -> int:
     """Expire what runs under other owners, put back what they held, the first at its expense."""
     answers: list[DispatchAnswer] = []
     left = [
-        (each.dispatch.dispatch_id, each.progress.execution)
+        (each.dispatch.dispatch_id, each.progress)
         for each in tx.records()
         if each.dispatch and each.progress
     ]
     reached = True
-    for dispatch_id, execution in sorted(left):
-        fence = fence_of(execution)
+    for dispatch_id, progress in sorted(left, key=lambda each: each[0]):
+        fence = fence_of(progress.execution)
         if fence is None or fence.owner == owner:
             continue
-        if execution.status is Status.EXECUTING:
-            if not lease_expired(execution, tx.now):
+        if progress.execution.status is Status.EXECUTING:
+            if _watched(progress, tx.now):
                 answers.append(_expire(tx, rules.Expire(dispatch_id, fence)))
         elif reached:
             reached = False
@@ -280,6 +279,13 @@ def _settle_dead_owners(tx: Tx, owner: str) -> int:
         else:
             answers.append(_put_back(tx, rules.PutBack(dispatch_id, fence)))
     return sum(isinstance(answer, Changed) for answer in answers)
+
+
+def _watched(progress: Progress, now: Now) -> bool:
+    """Tell whether a live execution is one that recovery will look at."""
+    control = progress.control
+    scanned = control is not None and control.next_scan_tick is not None
+    return scanned and not lease_expired(progress.execution, now)
 
 
 def _released(event: rules.Release, now: Now) -> Callable[[Dispatch, Progress], rules.Answer]:
@@ -315,18 +321,19 @@ class ModelOverview:
         return self._kept.read(_backlog)
 
     def work_waits(self, owner: str) -> bool:
-        def waits(execution: Execution, now: Now) -> bool:
+        def waits(progress: Progress, now: Now) -> bool:
+            execution = progress.execution
             fence = fence_of(execution)
             theirs = fence is not None and fence.owner != owner
             if execution.status is Status.EXECUTING:
-                return theirs and not lease_expired(execution, now)
+                return theirs and _watched(progress, now)
             due = execution.eligible_tick is not None and execution.eligible_tick <= now.tick
             return due or theirs
 
         def look(tx: Tx) -> bool:
-            moving = [each.progress.execution for each in tx.records() if each.progress]
+            moving = [each.progress for each in tx.records() if each.progress]
             scans = any(_recovery_due(each, tx.now) is not None for each in tx.records())
-            return scans or any(waits(execution, tx.now) for execution in moving)
+            return scans or any(waits(progress, tx.now) for progress in moving)
 
         return self._kept.waits() or self._kept.read(look)
 

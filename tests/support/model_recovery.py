@@ -169,10 +169,10 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | rules.DispatchRefusal:
     dispatch, execution = case.dispatch, case.progress.execution
     if not _may_act(execution, event.fence):
         return rules.DispatchRefusal.FENCE_REJECTED
-    words = WORDS[dispatch.action.action_type]
     plan = effects.plan_of(event.effect, dispatch.project_id)
     if action_digest(plan) != dispatch.action.action_digest:
         return HandlerAnswer(Outcome.FAILED, effects.PLAN_CHANGED)
+    words = WORDS[dispatch.action.action_type]
     seen = receipts.judge(dispatch, execution, found_of(tx, found.key)).finding
     if seen is Finding.VERIFIED_SUCCEEDED:
         return HandlerAnswer(Outcome.SUCCEEDED, words.done)

@@ -120,9 +120,9 @@ class ModelStore:
     def waits(self) -> bool:
         """Tell whether the clock rule itself has something to store."""
         now, seen = self.time.now(), self.time.sighting
-        if now.trust is Trust.UNTRUSTED:
-            return sighting_after(now.reading, now.epoch, seen) != seen
-        return now.trust is Trust.SETTLED
+        trusted = now.trust is Trust.TRUSTED
+        due = None if trusted else sighting_after(now.reading, now.epoch, seen)
+        return now.trust is Trust.SETTLED or due != seen
 
     def _once(self, body: Callable[["Tx"], Result], *, settled: bool = False) -> Result:
         now = self.time.now()

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import dispatch_checks as checks
 from qinglong_edge.domain.decisions import Changed, Replayed
-from qinglong_edge.domain.effect import Perform, Whole
+from qinglong_edge.domain.effect import Perform, Whole, ended_by
 from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import Fence, Progress, Record, fence_of
 from qinglong_edge.domain.paging import Cursor, Page
@@ -115,8 +115,10 @@ def _begin(tx: Tx, event: Begin) -> DispatchAnswer:
     if not isinstance(event, Whole):
         return _start(tx, event)
     before = actions.case_of(tx, event.start.dispatch_id)
-    if before is not None and before[1].progress.execution.result_mutation_id == event.mutation_id:
-        return Replayed(before[0])
+    if before is not None:
+        record, case = before
+        if ended_by(event, case.dispatch, case.progress.execution):
+            return Replayed(record)
     started = _start(tx, event.start)
     if isinstance(started, rules.DispatchRefusal) or started.after.progress is None:
         return started

@@ -9,10 +9,15 @@ import sqlite3
 from qinglong_edge.domain import effect as effects
 from qinglong_edge.domain import receipt as receipts
 from qinglong_edge.domain.action import action_digest
-from qinglong_edge.domain.canonical import canonical_bytes, sha256_bytes
+from qinglong_edge.domain.canonical import canonical_bytes, parse_object, sha256_bytes
 from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.effect import CreateRun, Perform, PublishTask
-from qinglong_edge.domain.errors import InvariantBroken, RowDamagedError
+from qinglong_edge.domain.errors import (
+    DamagedError,
+    InvariantBroken,
+    RowDamagedError,
+    UsageError,
+)
 from qinglong_edge.domain.execution import Execution, Fence, Outcome, Record
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.receipt import WORDS, Found
@@ -27,8 +32,9 @@ from qinglong_edge.domain.run import (
     Run,
     RunStatus,
     admit,
+    created_by,
 )
-from qinglong_edge.domain.task import TaskRevision, parse_revision, task_body
+from qinglong_edge.domain.task import TaskRevision, parse_revision, parse_task, task_body
 from qinglong_edge.ports.handlers import HandlerAnswer
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.storage import statements
@@ -68,10 +74,10 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | DispatchRefusal:
     if not _may_act(case.progress.execution, event.fence):
         return DispatchRefusal.FENCE_REJECTED
     dispatch = case.dispatch
-    words = WORDS[dispatch.action.action_type]
     plan = effects.plan_of(event.effect, dispatch.project_id)
     if action_digest(plan) != dispatch.action.action_digest:
         return HandlerAnswer(Outcome.FAILED, effects.PLAN_CHANGED)
+    words = WORDS[dispatch.action.action_type]
     seen = receipts.judge(dispatch, case.progress.execution, _found(tx, record, case))
     if seen.finding is Finding.VERIFIED_SUCCEEDED:
         return HandlerAnswer(Outcome.SUCCEEDED, words.done)
@@ -91,6 +97,51 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | DispatchRefusal:
         evidence_digest=rows.blob(receipts.receipt_digest(body)),
     )
     return HandlerAnswer(Outcome.SUCCEEDED, words.done)
+
+
+def prove(tx: Tx, record: Record) -> None:
+    """Prove what an action left: its revision, its receipt, and that each is its own.
+
+    Raises `DamagedError`: `task_damaged`, `receipt_damaged`.
+    """
+    try:
+        row = tx.one(SQL["revision_of_action"], action=record.key)
+        if row is not None:
+            _prove_revision(revision_from_row(row))
+    except (RowDamagedError, UsageError) as error:
+        raise DamagedError("task_damaged", "a task's revision cannot be believed") from error
+    receipt = tx.one(SQL["receipt_of_action"], action=record.key)
+    if not _receipt_holds(tx, record, receipt):
+        raise DamagedError("receipt_damaged", "an action's receipt cannot be believed")
+
+
+def _prove_revision(revision: TaskRevision) -> None:
+    task = parse_task(parse_object(revision.body, "task", most=len(revision.body)), "task")
+    if (task.task_id, task.name) != (revision.task_id, revision.name):
+        raise RowDamagedError("row_damaged", "a task's revision names another task")
+
+
+def _receipt_holds(tx: Tx, record: Record, row: sqlite3.Row | None) -> bool:
+    """Tell whether receipt and resource prove each other; without both there is nothing to tell."""
+    dispatch, progress = record.dispatch, record.progress
+    if dispatch is None or progress is None or dispatch.action.action_type not in WORDS:
+        return row is None
+    found = _found(tx, record, Case(dispatch, progress, record.resolution))
+    if row is None:
+        resource = found.resource
+        foreign = isinstance(resource, Run) and not created_by(resource, dispatch)
+        return resource is None or foreign
+    seen = receipts.judge(dispatch, progress.execution, found)
+    return seen.finding is Finding.VERIFIED_SUCCEEDED
+
+
+def _names(row: sqlite3.Row) -> bool:
+    """Tell whether the columns beside a receipt's bytes name what the bytes do."""
+    try:
+        said = receipts.parse_receipt(row["body"])
+    except UsageError:
+        return False
+    return (said.resource_type, said.resource_id) == (row["resource_type"], row["resource_id"])
 
 
 def _may_act(execution: Execution, fence: Fence) -> bool:
@@ -124,6 +175,10 @@ def _publish(tx: Tx, record: Record, case: Case, effect: PublishTask) -> str:
         case.dispatch.dispatch_id,
         case.progress.execution.started_at_ms or tx.now.at_ms,
     )
+    resource_id = receipts.resource_of_task(revision)
+    resource_type = WORDS[case.dispatch.action.action_type].resource_type
+    if tx.one(SQL["receipt_of_resource"], resource_type=resource_type, resource_id=resource_id):
+        raise RowDamagedError("row_damaged", "a task has lost a revision that was published")
     tx.exactly_one(
         SQL["add_revision"],
         project=_project(tx, case),
@@ -135,7 +190,7 @@ def _publish(tx: Tx, record: Record, case: Case, effect: PublishTask) -> str:
         action=record.key,
         created_at_ms=revision.created_at_ms,
     )
-    return receipts.resource_of_task(revision)
+    return resource_id
 
 
 def _create_run(tx: Tx, case: Case, effect: CreateRun) -> str | None:
@@ -180,7 +235,7 @@ def _found(tx: Tx, record: Record, case: Case) -> Found:
     resource = revision if run is None else run[0]
     return Found(
         None if receipt is None else receipt["body"],
-        None if receipt is None else receipt["evidence_digest"].hex(),
+        None if receipt is None or not _names(receipt) else receipt["evidence_digest"].hex(),
         resource,
         None if run is None else run[1],
         stray=resource is not None,

@@ -3,10 +3,11 @@
 import sqlite3
 
 from qinglong_edge.domain.action import needs_strong
-from qinglong_edge.domain.authorization import AuthorizationFact, FactKind, fact_digest
+from qinglong_edge.domain.authorization import Act, AuthorizationFact, FactKind, fact_digest
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.identity import Assurance
+from qinglong_edge.domain.policy import Subject
 from qinglong_edge.storage.sqlite import rows
 from qinglong_edge.storage.sqlite.actions import SQL
 from qinglong_edge.storage.sqlite.transaction import Tx
@@ -37,26 +38,55 @@ def of_decision(tx: Tx, record: Record) -> AuthorizationFact | None:
     decision or its digest.
     """
     approval, decision = record.approval, record.approval.decision
-    row = tx.one(SQL["fact_of_action"], action=record.key, kind=FactKind.DECISION.value)
     if decision is None or not decision.approved or not needs_strong(approval.risk):
+        return _proven(tx, record, FactKind.DECISION, None)
+    act = Act(
+        approval.approval_request_id,
+        approval.project_id,
+        decision.decision_id,
+        decision.decided_at_ms,
+    )
+    return _proven(tx, record, FactKind.DECISION, (act, decision.decided_by))
+
+
+def of_resolution(tx: Tx, record: Record) -> AuthorizationFact | None:
+    """Return the fact of a person who settled an outcome; evidence needs none. Raises alike."""
+    resolution = record.resolution
+    if resolution is None or resolution.resolved_by is None:
+        return _proven(tx, record, FactKind.RESOLUTION, None)
+    act = Act(
+        resolution.dispatch_id,
+        resolution.project_id,
+        resolution.mutation_id,
+        resolution.resolved_at_ms,
+    )
+    return _proven(tx, record, FactKind.RESOLUTION, (act, resolution.resolved_by))
+
+
+def _proven(
+    tx: Tx, record: Record, kind: FactKind, due: tuple[Act, Subject] | None
+) -> AuthorizationFact | None:
+    """Return the fact that is due for what somebody did, proven; None where none is due."""
+    row = tx.one(SQL["fact_of_action"], action=record.key, kind=kind.value)
+    if due is None:
         if row is not None:
             raise DamagedError("fact_damaged", "a fact stands where nothing needed it")
         return None
     if row is None:
-        raise DamagedError("fact_missing", "an approval has lost who proved what")
-    fact = _fact(row, record)
+        raise DamagedError("fact_missing", "a decision has lost who proved what for it")
+    act, by = due
+    fact = _fact(row, act)
     said = (fact.mutation_id, fact.authorized_by, fact.authorized_at_ms)
-    made = (decision.decision_id, decision.decided_by, decision.decided_at_ms)
-    if said != made or fact_digest(fact) != row["fact_digest"].hex():
+    if said != (act.mutation_id, by, act.at_ms) or fact_digest(fact) != row["fact_digest"].hex():
         raise DamagedError("fact_damaged", "an authorization fact cannot be believed")
     return fact
 
 
-def _fact(row: sqlite3.Row, record: Record) -> AuthorizationFact:
+def _fact(row: sqlite3.Row, act: Act) -> AuthorizationFact:
     try:
         return AuthorizationFact(
-            record.approval.approval_request_id,
-            record.approval.project_id,
+            act.target_id,
+            act.project_id,
             row["mutation_id"],
             rows.subject_of(row["authorized_by"]),
             row["authentication_id"],

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 from qinglong_edge.domain import evidence, resolution
 from qinglong_edge.domain.authorization import FactKind
 from qinglong_edge.domain.decisions import Changed, Replayed
+from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Progress, Record
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.recovery import RecoveryRefusal
@@ -116,12 +117,21 @@ def _settle(
     if isinstance(answer, RecoveryRefusal):
         return answer
     if isinstance(answer, Replayed):
-        return Replayed(record)
+        return Replayed(record) if _proven(tx, record) else RecoveryRefusal.ALREADY_TERMINAL
     if actions.taken(tx, event.mutation_id):
         return RecoveryRefusal.MUTATION_DRIFT
     _store(tx, record, case, answer.after)
     settled = answer.after
     return Changed(record._replace(progress=settled.progress, resolution=settled.resolution))
+
+
+def _proven(tx: Tx, record: Record) -> bool:
+    """Tell whether a person's word still has its fact; one that was lost is never filled in."""
+    try:
+        facts.of_resolution(tx, record)
+    except DamagedError:
+        return False
+    return True
 
 
 def _store(tx: Tx, record: Record, case: Case, settled: Settled) -> None:

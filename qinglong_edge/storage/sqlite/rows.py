@@ -7,7 +7,7 @@ from qinglong_edge.domain.approval import Approval, Cancellation, Consumption
 from qinglong_edge.domain.approval import Decision as ApprovalDecision
 from qinglong_edge.domain.errors import DamagedError, RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Execution, Progress, Record, dispatch_of
-from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
+from qinglong_edge.domain.machines import TERMINAL, ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
 from qinglong_edge.domain.recovery import (
     Control,
@@ -36,7 +36,7 @@ def record_from_row(row: sqlite3.Row) -> Record:
         if dispatch is not None or progress is not None or row["source"] is not None:
             raise _damaged(row)
         return Record(approval, None, None, row["key"])
-    if dispatch.created_at_ms != progress.execution.created_at_ms:
+    if dispatch.created_at_ms != progress.execution.created_at_ms or not _watched(progress):
         raise _damaged(row)
     try:
         resolution = _resolution(row, dispatch)
@@ -45,6 +45,17 @@ def record_from_row(row: sqlite3.Row) -> Record:
     if resolution is not None and not settles(resolution, progress):
         raise _damaged(row)
     return Record(approval, dispatch, progress, row["key"], resolution)
+
+
+def _watched(progress: Progress) -> bool:
+    """Tell whether there is a control exactly past the barrier, closed exactly at the end."""
+    execution, control = progress
+    if control is None:
+        return execution.started_at_ms is None
+    over = execution.status in TERMINAL
+    return execution.started_at_ms is not None and over == (
+        control.status is ControlStatus.RESOLVED
+    )
 
 
 def _damaged(row: sqlite3.Row) -> DamagedError:
@@ -184,6 +195,9 @@ def _resolution(row: sqlite3.Row, dispatch: Dispatch) -> Resolution | None:
         return None
     _require(row, "settled_version", "settled_id", "decision", "reason_code", "resolved_at_ms")
     evidence, person = row["settled_digest"], row["resolved_by"]
+    if (Source(row["source"]) is Source.HUMAN) != (person is not None):
+        message = "a person's word without a person, or the other way round"
+        raise ValueError(message)
     return Resolution(
         dispatch.dispatch_id,
         dispatch.project_id,

@@ -4,8 +4,9 @@ import sqlite3
 
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import DamagedError
+from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.policy import SubjectType
-from qinglong_edge.storage.sqlite import facts, meta, migrations
+from qinglong_edge.storage.sqlite import effects, facts, meta, migrations
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
@@ -15,7 +16,7 @@ _PAGE = 64
 
 
 def problems(database: Database) -> list[Json]:
-    """Return at most 100 problems of file, references, actions, plans, facts, users, history."""
+    """Return at most 100 problems of file, references, actions, users and history."""
     found: list[Json] = [*database.read(_file_problems)]
     approvals = SqliteApprovals(database)
     after = 0
@@ -75,7 +76,14 @@ def _action_problem(database: Database, approvals: SqliteApprovals, row: sqlite3
         if record is None or record.approval.approval_request_id != row["id"]:
             return "id_missing"
         approvals.plan(row["id"])
-        database.read(lambda tx: facts.of_decision(tx, record))
+        database.read(lambda tx: _prove(tx, record))
     except DamagedError as error:
         return error.code
     return None
+
+
+def _prove(tx: Tx, record: Record) -> None:
+    """Prove who authorized an action and its end, and what it left in this database."""
+    facts.of_decision(tx, record)
+    facts.of_resolution(tx, record)
+    effects.prove(tx, record)

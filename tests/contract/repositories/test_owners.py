@@ -5,12 +5,15 @@ import pytest
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.dispatch import NOT_REACHED, OWNER_DIED, DispatchRefusal
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
+from qinglong_edge.domain.recovery import RecoveryRefusal
 from tests.contract.adapters import Repositories
+from tests.contract.recovery_story import UNSUPPORTED, by_person, observe_of, scanned
 from tests.contract.story import (
     Story,
     changed,
     complete_of,
     release_of,
+    renew_of,
     start_of,
 )
 from tests.support.builders import LEASE_MS
@@ -112,3 +115,16 @@ def test_a_damaged_row_stays_and_keeps_nobody_waiting(
     assert story.ports.dispatches.settle_dead_owners(NEW) == 2
     assert story.due() == ["dsp-1", "dsp-3"]
     assert [story.execution(n).attempt_count for n in (1, 3)] == [1, 0]
+
+
+def test_what_waits_for_a_person_is_left_to_its_own_lease(story: Story) -> None:
+    """Nothing automatic follows from its end, so nobody has to read the whole queue for it."""
+    scanned(story)
+    changed(story.ports.recoveries.observe(observe_of(1, evidence=UNSUPPORTED)))
+    stored = changed(story.ports.dispatches.renew(renew_of(1, 3)))
+    assert not story.ports.overview.work_waits(NEW)
+    assert story.ports.dispatches.settle_dead_owners(NEW) == 0
+    assert story.record() == stored
+    assert by_person(story, execution_version=4) is RecoveryRefusal.EXECUTION_ACTIVE
+    story.clocks.advance(LEASE_MS)
+    changed(by_person(story, execution_version=4))

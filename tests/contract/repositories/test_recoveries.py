@@ -1,4 +1,4 @@
-"""Recovery as far as it goes: the armed control, its following of the lease, the due list."""
+"""The armed control, its following of the lease, and the list of what is due for a look."""
 
 import pytest
 

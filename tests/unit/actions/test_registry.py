@@ -2,13 +2,23 @@
 
 import pytest
 
-from qinglong_edge.actions.manifest import Deadlines, Manifest
+from qinglong_edge.actions.manifest import EMPTY, Deadlines, Manifest
 from qinglong_edge.actions.registry import Reach, Registry
 from qinglong_edge.domain import limits
-from qinglong_edge.domain.action import ACTION_TYPES, Plan
+from qinglong_edge.domain.action import ACTION_TYPES, Capability, Plan
 from qinglong_edge.domain.canonical import JsonObject
-from qinglong_edge.domain.errors import DamagedError, InvariantBroken, RefusedError, UsageError
+from qinglong_edge.domain.errors import (
+    DamagedError,
+    InvariantBroken,
+    QinglongError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
+from qinglong_edge.domain.evidence import Evidence
 from qinglong_edge.domain.execution import Dispatch, Outcome
+from qinglong_edge.domain.recovery import Finding
+from qinglong_edge.ports.evidence import EvidenceContext, Providers
 from qinglong_edge.ports.handlers import (
     ActionHandler,
     HandlerAnswer,
@@ -40,6 +50,17 @@ class Handler(Plain):
 
     def execute(self, context: HandlerContext) -> HandlerAnswer:
         return HandlerAnswer(Outcome.SUCCEEDED, "done")
+
+
+class Provider:
+    """Find nothing, for one type."""
+
+    def __init__(self, action_type: str, capability: Capability = Capability.AUTOMATIC) -> None:
+        self.action_type = action_type
+        self.capability = capability
+
+    def inspect(self, context: EvidenceContext) -> Evidence:
+        return Evidence(Finding.MISSING, "nothing_there")
 
 
 SHELL: ActionHandler = Handler("shell.exec")
@@ -100,6 +121,61 @@ def test_two_handlers_of_one_type_or_one_of_none_are_refused(second: str) -> Non
 def test_inspect_has_the_deadline_of_the_manifest() -> None:
     assert REGISTRY.inspect_deadline_ms("shell.exec") == 7
     assert REGISTRY.inspect_deadline_ms("run.create") == limits.HANDLER_DEADLINE_MS_DEFAULT
+
+
+RUNS = Provider("run.create")
+
+
+def test_a_registry_is_what_the_reconciler_asks_for() -> None:
+    known: Providers = Registry(MANIFEST, [SHELL, CREATE], [RUNS])
+    assert known.provider("run.create") is RUNS
+    assert known.provider("shell.exec") is None
+    assert known.provider("nothing") is None
+
+
+@pytest.mark.scenario(163)
+@pytest.mark.parametrize("second", ["run.create", "nothing"])
+def test_two_providers_of_one_type_or_one_of_none_are_refused(second: str) -> None:
+    with pytest.raises(InvariantBroken):
+        Registry(MANIFEST, [], [RUNS, Provider(second)])
+
+
+MANUAL_ONLY = [name for name, kind in ACTION_TYPES.items() if kind.capability == "manual_only"]
+
+
+@pytest.mark.adr("0033", "4.1")
+@pytest.mark.adr("0033", "4.2")
+@pytest.mark.parametrize("action_type", MANUAL_ONLY)
+def test_no_provider_is_automatic_for_a_type_that_is_manual_only(action_type: str) -> None:
+    with pytest.raises(InvariantBroken):
+        Registry(MANIFEST, [], [Provider(action_type)])
+    modest = Provider(action_type, Capability.MANUAL_ONLY)
+    assert Registry(MANIFEST, [], [modest]).provider(action_type) is modest
+
+
+def test_an_automatic_type_may_have_a_modest_provider() -> None:
+    modest = Provider("run.create", Capability.MANUAL_ONLY)
+    assert Registry(MANIFEST, [], [modest]).provider("run.create") is modest
+
+
+@pytest.mark.parametrize(
+    ("manifest", "ms"),
+    [
+        (Manifest((), {"run.create": Deadlines(9, None)}), 9),
+        (EMPTY, limits.HANDLER_DEADLINE_MS_DEFAULT),
+        (DamagedError("manifest_damaged", "x"), limits.HANDLER_DEADLINE_MS_DEFAULT),
+        (UnavailableError("storage_error", "x"), limits.HANDLER_DEADLINE_MS_DEFAULT),
+    ],
+)
+def test_evidence_is_looked_for_whatever_became_of_the_manifest(
+    manifest: Manifest | QinglongError, ms: int
+) -> None:
+    """What was started while a type was enabled must not stay unknown because it no longer is."""
+    registry = Registry(manifest, [CREATE], [RUNS])
+    assert registry.provider("run.create") is RUNS
+    assert registry.look_deadline_ms("run.create") == ms
+    again = registry.with_manifest(MANIFEST)
+    assert (again.provider("run.create"), again.find("run.create")) == (RUNS, None)
 
 
 def test_a_manifest_that_cannot_be_believed_is_told_to_whoever_asks_for_a_handler() -> None:

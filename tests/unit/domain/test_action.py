@@ -15,13 +15,14 @@ from qinglong_edge.domain.action import (
     action_digest,
     bind,
     check_path,
+    least_risk,
     parse_plan,
     plan_body,
     plan_from_body,
     preview_digest,
     run_plan_digest,
 )
-from qinglong_edge.domain.canonical import JsonObject
+from qinglong_edge.domain.canonical import JsonObject, canonical_bytes
 from qinglong_edge.domain.errors import QinglongError, UsageError
 from qinglong_edge.domain.ids import check_permission
 from tests.support.builders import PROJECT, shell_plan
@@ -51,15 +52,16 @@ P2: JsonObject = {
 @pytest.mark.scenario(184, 186)
 @pytest.mark.adr("0003", "1")
 @pytest.mark.parametrize(
-    ("plan", "expected"),
+    ("plan", "size", "expected"),
     [
-        (P1, "cad219f1877b9a449f09d31f9bda1262ea4f40c1ca28a980556d08d99cf52303"),
-        (P2, "118e3f89868d03e517a4013fcbda7a356af498ad3c61e02fcd740fd44aa671b6"),
+        (P1, 233, "cad219f1877b9a449f09d31f9bda1262ea4f40c1ca28a980556d08d99cf52303"),
+        (P2, 265, "118e3f89868d03e517a4013fcbda7a356af498ad3c61e02fcd740fd44aa671b6"),
     ],
 )
 def test_a_run_plan_has_the_contract_digest_whatever_the_order(
-    plan: JsonObject, expected: str
+    plan: JsonObject, size: int, expected: str
 ) -> None:
+    assert len(canonical_bytes(plan)) == size
     assert run_plan_digest(plan) == expected
     assert run_plan_digest(dict(reversed(list(plan.items())))) == expected
     absent = {name: value for name, value in plan.items() if value is not None}
@@ -228,6 +230,14 @@ def test_stored_bytes_of_another_schema_are_refused(version: object) -> None:
         plan_from_body(json.dumps(body).encode())
 
 
+@pytest.mark.parametrize("change", [{"params": []}, {"params": None}, {"preview": {}}])
+def test_stored_bytes_with_other_members_are_refused(change: JsonObject) -> None:
+    body = {**json.loads(plan_body(shell_plan())), **change}
+    with pytest.raises(UsageError) as caught:
+        plan_from_body(json.dumps(body).encode())
+    assert caught.value.code == "invalid_value"
+
+
 @pytest.mark.adr("0033", "4.1")
 @pytest.mark.adr("0033", "4.2")
 @pytest.mark.parametrize(
@@ -252,3 +262,10 @@ def test_risks_are_ranked_from_low_to_critical() -> None:
     assert sorted(RISK_RANK, key=RISK_RANK.__getitem__) == [
         Risk.LOW, Risk.MEDIUM, Risk.HIGH, Risk.CRITICAL,
     ]  # fmt: skip
+
+
+@pytest.mark.adr("0033", "7.3")
+@pytest.mark.parametrize("name", ACTION_TYPES)
+def test_a_repeat_carries_at_least_high_risk(name: str) -> None:
+    assert least_risk(name, repeats=False) is ACTION_TYPES[name].least_risk
+    assert least_risk(name, repeats=True) is Risk.HIGH

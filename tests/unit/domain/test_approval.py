@@ -9,6 +9,7 @@ from qinglong_edge.domain.approval import (
     Approval,
     ApprovalRefusal,
     Cancellation,
+    Consumption,
     Decision,
     Openness,
     cancel,
@@ -28,6 +29,8 @@ from qinglong_edge.domain.tick import Now, Trust
 from tests.support.builders import (
     ANA,
     BOB,
+    EDGE,
+    FENCE,
     HOUR_MS,
     action_binding,
     approval,
@@ -35,6 +38,7 @@ from tests.support.builders import (
     cancel_command,
     consume_command,
     decide_command,
+    decision,
     propose_command,
 )
 from tests.support.clock import WALL_MS
@@ -90,6 +94,7 @@ def test_a_malformed_proposal_is_refused_before_any_read(change: dict[str, Any])
         *({"lifetime_ms": value} for value in (1, HOUR_MS, 86_400_000)),
         *({"action": action_binding(action_ref=value)} for value in ("x", "x" * 255)),
         {"repeats": "dsp-0"},
+        {"body": b"x" * limits.PLAN_BYTES_MAX, "preview": b"x" * limits.PREVIEW_BYTES_MAX},
     ],
 )
 def test_a_proposal_within_its_bounds_is_kept(change: dict[str, Any]) -> None:
@@ -302,6 +307,19 @@ def test_an_open_request_can_be_withdrawn(state: ApprovalState) -> None:
     note = Cancellation("can-1", ANA, WALL_MS + 7)
     assert row == before._replace(state=CANCELLED, version=before.version + 1, cancellation=note)
     assert cancel(row, cancel_command(), at(E_MS)) == Replayed(row)
+
+
+@pytest.mark.adr("0002", "5")
+@pytest.mark.parametrize(
+    "before",
+    [
+        approval(APPROVED, decision=decision(decided_at_ms=WALL_MS + 9)),
+        approval(CONSUMED, consumption=Consumption("con-1", "dsp-1", EDGE, WALL_MS + 9, FENCE)),
+    ],
+)
+def test_a_clock_behind_the_row_does_not_date_a_withdrawal_back(before: Approval) -> None:
+    row = changed(cancel(before, cancel_command(), at(7)))
+    assert row.cancellation == Cancellation("can-1", ANA, WALL_MS + 9)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ CONSUMPTIONS: list[tuple[str, Approval, dict[str, Any], int, ApprovalRefusal]] =
      ApprovalRefusal.VERSION_CONFLICT),
     ("pending", approval(), {"expected_version": 1}, 5, ApprovalRefusal.STATE_CONFLICT),
     ("rejected", approval(REJECTED), {}, 5, ApprovalRefusal.STATE_CONFLICT),
+    ("undecided", approval(APPROVED, decision=None), {}, 5, ApprovalRefusal.STATE_CONFLICT),
     ("cancelled", approval(CANCELLED), {}, 5, ApprovalRefusal.STATE_CONFLICT),
     ("spent under another id", approval(CONSUMED), {"consumption_id": "c2",
      "expected_version": 3}, 5, ApprovalRefusal.STATE_CONFLICT),
@@ -89,6 +90,13 @@ def test_the_same_consumption_again_is_a_replay_whatever_the_policy_is_now(now: 
 def test_another_meaning_under_a_used_consumption_id_is_drift(change: dict[str, Any]) -> None:
     answer = consume(approval(CONSUMED), consume_command(**change), at(5))
     assert answer is ApprovalRefusal.MUTATION_DRIFT
+
+
+@pytest.mark.adr("0002", "3")
+@pytest.mark.parametrize("trust", [Trust.UNTRUSTED, Trust.SETTLED])
+def test_nothing_is_spent_while_the_clock_cannot_be_believed(trust: Trust) -> None:
+    answer = consume(approval(APPROVED), consume_command(), at(5, trust=trust))
+    assert answer is ApprovalRefusal.CLOCK_UNTRUSTED
 
 
 CONSUMERS = {SubjectType.SYSTEM, SubjectType.WORKER}

@@ -7,6 +7,7 @@ from qinglong_edge.domain.approval import ApprovalRefusal, decide, decision_fact
 from qinglong_edge.domain.authorization import (
     Act,
     AuthorizationFact,
+    FactKind,
     authorize,
     fact_digest,
 )
@@ -35,6 +36,23 @@ def test_the_published_vector_of_a_fact() -> None:
         value: Any = getattr(fact, name)
         changed: Any = value + 1 if isinstance(value, int) else f"{value}x"
         assert fact_digest(fact._replace(**{name: changed})) != digest
+
+
+@pytest.mark.scenario(168)
+@pytest.mark.adr("0033", "7.1")
+def test_a_fact_stands_for_one_decision_or_one_resolution() -> None:
+    """What it is about, for whom and under which mutation is what its digest covers."""
+    assert {kind.value for kind in FactKind} == {"decision", "resolution"}
+    acts = [
+        ACT,
+        ACT._replace(target_id="dsp-1"),
+        ACT._replace(project_id="prj-other"),
+        ACT._replace(mutation_id="man-1"),
+        ACT._replace(at_ms=WALL_MS + 1),
+    ]
+    facts = [authorize(act, STRONG_ANA, FENCE, at(0)) for act in acts]
+    digests = {fact_digest(fact) for fact in facts if fact is not None}
+    assert len(digests) == len(acts)
 
 
 @pytest.mark.parametrize("assurance", sorted(STRONG))

@@ -250,6 +250,24 @@ def test_the_size_limit_may_be_named() -> None:
         parse_object(b"{} ", "line", most=2)
 
 
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b'{"a":1.5}', "only integers are numbers here"),
+        (b'{"a":1,"a":1}', "names a member twice"),
+        (b'{"a":' + b"9" * 20_000 + b"}", "an integer is beyond 2^53 - 1"),
+        (b'{"a":\n}', "not JSON at line 2, column 1"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"\xff", "not UTF-8 text"),
+    ],
+    ids=["float", "twice", "integer", "syntax", "depth", "bytes"],
+)
+def test_a_refusal_says_what_is_wrong(data: bytes, fault: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_object(data, "line", most=200_000)
+    assert caught.value.message == f"line: {fault}"
+
+
 @pytest.mark.parametrize("data", [b'{"hunter2":1.5}', b'{"hunter2', b'{"a":"hunter2\\ud800"}'])
 def test_a_refusal_never_repeats_what_it_read(data: bytes) -> None:
     with pytest.raises(UsageError) as caught:
@@ -303,6 +321,16 @@ def test_a_member_that_nobody_took_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         fields.done()
     assert caught.value.details == {"field": "record"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("z", " z"), ("x" * 99, " " + "x" * 63), ("é", ""), ("a b", ""), ("a\n", ""), ("", "")],
+)
+def test_an_unknown_member_is_named_where_its_name_is_a_word(name: str, shown: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Fields({name: 1}, "record").done()
+    assert caught.value.message == f"record: unknown member{shown}"
 
 
 def test_reading_fields_leaves_the_object_alone() -> None:

@@ -19,8 +19,7 @@ from qinglong_edge.domain.dispatch import (
     renew,
     start,
 )
-from qinglong_edge.domain.dispatch_checks import check_claim
-from qinglong_edge.domain.errors import InvariantBroken, UsageError
+from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.execution import Outcome, Progress
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence
@@ -51,30 +50,6 @@ D_MS = HOUR_MS  # the start deadline of the builders' dispatch
 def changed(answer: Answer) -> Progress:
     assert type(answer) is Changed
     return answer.after
-
-
-@pytest.mark.scenario(84, 124)
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"lease_ms": value} for value in (0, 600_001, -1, 1.5, True)),
-        *({"owner": value} for value in ("", "x" * 129, "a b", "a\n", "-a")),
-        *({"token": value} for value in ("", "x" * 129, "a b", "a\n", "-a")),
-        *({"dispatch_id": value} for value in ("", "x" * 65, "a\n")),
-    ],
-)
-def test_a_malformed_claim_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        check_claim(claim_command(**change))
-
-
-@pytest.mark.scenario(84)
-@pytest.mark.parametrize(
-    "change", [{}, {"lease_ms": 1}, {"lease_ms": 600_000}, {"owner": "x" * 128, "token": "y" * 128}]
-)
-def test_a_claim_within_its_bounds_is_kept(change: dict[str, Any]) -> None:
-    asked = claim_command(**change)
-    assert check_claim(asked) is asked
 
 
 @pytest.mark.scenario(56, 77, 78, 80)
@@ -112,6 +87,7 @@ def test_a_due_dispatch_is_leased(before: Progress, now: Now) -> None:
     ("before", "event", "now", "refusal"),
     [
         (progress(PENDING), {}, at(-1), DispatchRefusal.NOT_DUE),
+        (progress(PENDING, eligible_tick=None), {}, at(0), DispatchRefusal.NOT_DUE),
         (progress(RETRY_WAIT), {}, at(2_999), DispatchRefusal.NOT_DUE),
         (progress(LEASED), {"token": "token-2"}, at(L_MS - 1), DispatchRefusal.LEASED),
         (progress(LEASED), {"owner": "owner-2"}, at(L_MS - 1), DispatchRefusal.LEASED),
@@ -184,6 +160,13 @@ def test_the_barrier_arms_recovery_in_the_same_change(ms: int) -> None:
     assert after.control.next_scan_tick == tick(L_MS)
 
 
+def test_the_watch_of_a_row_without_a_due_time_is_looked_at_once() -> None:
+    before = progress(LEASED, eligible_tick=None)
+    after = changed(start(dispatch(), before, start_command(), at(2_000), policy=FENCE))
+    assert after.control is not None
+    assert after.control.next_scan_tick == tick(2_000)
+
+
 FR, BC = DispatchRefusal.FENCE_REJECTED, DispatchRefusal.BINDING_CONFLICT
 
 
@@ -254,7 +237,9 @@ def test_an_identical_start_is_a_replay_until_the_execution_moves_on() -> None:
 @pytest.mark.scenario(95)
 def test_a_leased_execution_is_renewed_with_its_due_time() -> None:
     before = progress(LEASED)
-    after = changed(renew(before, Renew("dsp-1", fence(1), LEASE_MS), at(5_000)))
+    event = Renew("dsp-1", fence(1), LEASE_MS)
+    after = changed(renew(before, event, at(5_000)))
+    assert renew(after, event, at(5_001)) == Replayed(after)
     expires = tick(5_000 + LEASE_MS)
     assert after == Progress(
         before.execution._replace(

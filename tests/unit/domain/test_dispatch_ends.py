@@ -274,18 +274,6 @@ def test_what_did_not_start_cannot_be_completed(status: ExecutionStatus) -> None
     assert isinstance(complete(before, event, at(3_000)), DispatchRefusal)
 
 
-@pytest.mark.xfail(strict=True, reason="resolution is not there yet; see LATER in test_machines")
-@pytest.mark.scenario(151)
-def test_a_late_answer_equal_to_the_resolution_is_a_replay() -> None:
-    """Under its own mutation id, as architecture 3.3 (W1) has it; upstream compares the id."""
-    resolved = progress(
-        SUCCEEDED,
-        control(ControlStatus.RESOLVED, resolution_mutation_id="res-1"),
-        result_mutation_id="res-1",
-    )
-    assert complete(resolved, DONE, at(9_000)) == Replayed(resolved)
-
-
 @pytest.mark.parametrize("status", [PENDING, LEASED, RETRY_WAIT])
 def test_a_dispatch_that_has_not_started_can_be_withdrawn(status: ExecutionStatus) -> None:
     """A live lease is no protection: the holder's start is refused afterwards (W20)."""
@@ -341,7 +329,7 @@ def test_a_reset_past_never_touches_what_has_started_or_ended(status: ExecutionS
 @pytest.mark.scenario(123)
 @pytest.mark.parametrize(
     ("attempts", "seconds"),
-    [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (7, 60), (16, 60), (10**6, 60)],
+    [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (7, 60), (16, 60), (10**30, 60)],
 )
 def test_a_spent_attempt_waits_twice_as_long_up_to_a_minute(attempts: int, seconds: int) -> None:
     assert retry_after_ms(attempts) == seconds * 1_000 <= limits.RETRY_MS_MAX

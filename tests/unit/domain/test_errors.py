@@ -10,6 +10,7 @@ from qinglong_edge.domain.errors import (
     RowDamagedError,
     UnavailableError,
     UsageError,
+    exit_code_of,
 )
 
 FAMILIES = (UsageError, RefusedError, UnavailableError, DamagedError)
@@ -33,6 +34,26 @@ def test_only_the_environment_is_worth_a_retry() -> None:
     retryable = {family for family in (*FAMILIES, CommitUnknownError) if family.retryable}
     assert retryable == {UnavailableError, CommitUnknownError}
     assert not InvariantBroken.retryable
+
+
+@pytest.mark.parametrize(
+    ("family", "code"),
+    [
+        (UsageError, 2),
+        (RefusedError, 3),
+        (UnavailableError, 4),
+        (CommitUnknownError, 4),
+        (DamagedError, 5),
+        (RowDamagedError, 5),
+        (QinglongError, 70),
+    ],
+)
+def test_a_family_has_its_exit_code(family: type[QinglongError], code: int) -> None:
+    assert exit_code_of(family("code", "text")) == code
+
+
+def test_a_broken_invariant_ends_as_a_bug() -> None:
+    assert exit_code_of(InvariantBroken("two parts disagree")) == 70
 
 
 def test_no_family_catches_another() -> None:

@@ -127,6 +127,7 @@ SEEN: list[tuple[Progress, Now, str]] = [
     (progress(EXECUTING), at(L_MS - 1), "executing"),
     (progress(EXECUTING), at(L_MS), "recovery_required"),
     (progress(EXECUTING), at(0, epoch=2), "recovery_required"),
+    (Progress(execution(EXECUTING), None), at(L_MS), "recovery_required"),
     (progress(EXECUTING, control(ControlStatus.LEASED)), at(L_MS), "recovery_required"),
     (progress(EXECUTING, control(ControlStatus.MANUAL_REQUIRED)), at(L_MS), "manual_required"),
     (progress(SUCCEEDED), at(L_MS), "succeeded"),

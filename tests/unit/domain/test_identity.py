@@ -17,6 +17,7 @@ from qinglong_edge.domain.identity import (
     is_strong,
     new_identity,
     new_session,
+    reset,
     rotate,
     session_active,
     sessions_to_drop,
@@ -172,6 +173,25 @@ def test_only_an_active_agent_has_a_token_to_change(
         assert rotate(identity, token, at(7)) is refusal
 
 
+def test_a_user_gets_another_password_and_a_new_version() -> None:
+    other = PASSWORD._replace(value=b"other")
+    after = USER._replace(password=other, version=2, updated_at_ms=WALL_MS + 7)
+    assert reset(USER, other, at(7)) == Changed(after)
+
+
+@pytest.mark.parametrize(
+    ("identity", "refusal"),
+    [
+        (AGENT, IdentityRefusal.NOT_FOUND),
+        (USER._replace(state=IdentityState.DISABLED), IdentityRefusal.ALREADY_DISABLED),
+    ],
+)
+def test_only_an_active_user_has_a_password_to_change(
+    identity: Identity, refusal: IdentityRefusal
+) -> None:
+    assert reset(identity, PASSWORD, at(7)) is refusal
+
+
 LATER = SESSION._replace(
     authenticated_at_ms=WALL_MS + 9, authenticated_tick=tick(9), expires_at_ms=WALL_MS + 9 + HOUR_MS
 )
@@ -230,3 +250,9 @@ def test_ended_sessions_and_then_the_oldest_make_room(count: int, ms: int, dropp
     known = sessions(count)
     gone = sessions_to_drop(known, at(ms))
     assert [each.session_id for each in gone] == [f"ses-{n:02}" for n in range(dropped)]
+
+
+def test_an_ended_session_makes_room_before_an_older_one_that_holds() -> None:
+    newest, *others = sessions(SESSIONS_MAX)
+    ended = newest._replace(expires_at_ms=newest.authenticated_at_ms + 1)
+    assert sessions_to_drop([ended, *others], at(99)) == [ended]

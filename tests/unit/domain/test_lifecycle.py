@@ -97,6 +97,7 @@ CLAUSES = [
     Clause("but not into the gap", IDLE, EarlyTick(400), {"timer_at_ms": 1_000},
            (SetTimer(1_000),)),
     Clause("and never postpones it", IDLE._replace(timer_at_ms=700), EarlyTick(400), {}),
+    Clause("nor sets it again where it is", IDLE._replace(timer_at_ms=1_000), EarlyTick(400), {}),
     Clause("an early tick waits for the cycle", BUSY, EarlyTick(4_000), {"early": True}),
     Clause("and for the gap after it", HURRIED, Settle(6_000, DONE),
            {**SETTLED, "cursors": NEXT, "timer_at_ms": 7_000, "early": False},

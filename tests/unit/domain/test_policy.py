@@ -113,6 +113,12 @@ def test_only_agents_are_ever_told_to_ask(kind: SubjectType) -> None:
         (ACTIVE, None, "subject_unbound", PolicyFence(4, None)),
         (ARCHIVED, None, "subject_unbound", PolicyFence(4, None)),
         (ACTIVE, bound(BOB, None, 3), "subject_unbound", PolicyFence(4, 3)),
+        (
+            ACTIVE,
+            bound(BOB, OWNER)._replace(state=BindingState.REVOKED),
+            "subject_unbound",
+            PolicyFence(4, 2),
+        ),
     ],
 )
 def test_strangers_are_denied(
@@ -330,3 +336,8 @@ def test_a_subject_is_read_from_its_text(text: str, subject: Subject) -> None:
 def test_any_other_text_names_no_subject(text: str) -> None:
     with pytest.raises(UsageError):
         parse_subject(text)
+
+
+def test_a_word_without_a_colon_is_told_what_a_subject_is() -> None:
+    with pytest.raises(UsageError, match="user:NAME or agent:NAME"):
+        parse_subject("user")

@@ -6,6 +6,7 @@ from qinglong_edge.domain import limits
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.tick import (
     Boot,
+    ClockRefusal,
     Mark,
     Now,
     Reading,
@@ -16,6 +17,7 @@ from qinglong_edge.domain.tick import (
     epoch_of,
     first_mark,
     mark_after,
+    refuse_word,
     shown_at_ms,
     sighting_after,
     tick_of,
@@ -207,6 +209,8 @@ def test_a_strange_clock_settles_after_ten_stable_minutes(
 def test_a_clock_that_is_behind_settles_as_well() -> None:
     seen = Sighting(1, BOOT_MS, BUILD_MS)
     assert trust_of(reading(BUILD_MS + 600_000, 600_000), 1, MARK, seen) is Trust.SETTLED
+    first = seen._replace(wall_ms=BUILD_MS - 600_000)
+    assert trust_of(reading(BUILD_MS, 600_000), 1, MARK, first) is Trust.SETTLED
 
 
 def test_a_clock_before_the_build_date_never_settles() -> None:
@@ -348,3 +352,18 @@ def test_a_tick_without_its_boot_and_one_before_1970_show_as_zero() -> None:
     assert shown_at_ms(tick_of(2, 1), at(0, epoch=3)) == 0
     assert shown_at_ms(tick_of(3, 0), at(0, epoch=3, wall_ms=10)) == 0
     assert shown_at_ms(tick_of(1, 0), at(0, epoch=3), (Boot(1, "a", 5, 10),)) == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "refusal"),
+    [
+        (at(0), ClockRefusal.TRUSTED_ALREADY),
+        (at(0, wall_ms=BUILD_MS, trust=Trust.UNTRUSTED), None),
+        (at(0, wall_ms=BUILD_MS - 1, trust=Trust.UNTRUSTED), ClockRefusal.CERTAINLY_WRONG),
+        (at(0, wall_ms=BUILD_MS, trust=Trust.SETTLED), None),
+    ],
+)
+def test_a_word_is_believed_about_a_clock_that_may_be_right(
+    now: Now, refusal: ClockRefusal | None
+) -> None:
+    assert refuse_word(now) is refusal

@@ -1,4 +1,5 @@
 import base64
+import hmac
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -64,6 +65,11 @@ RFC_2202 = [
 @pytest.mark.parametrize(("key", "message", "mac"), RFC_2202)
 def test_the_vectors_of_rfc_2202(key: bytes, message: bytes, mac: str) -> None:
     assert totp.hmac_sha1(key, message).hex() == mac
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65])
+def test_hmac_is_the_one_of_the_library_around_the_block_size(size: int) -> None:
+    assert totp.hmac_sha1(b"k" * size, b"m") == hmac.digest(b"k" * size, b"m", "sha1")
 
 
 @pytest.mark.parametrize("off", [-1, 0, 1])

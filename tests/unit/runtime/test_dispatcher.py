@@ -366,7 +366,7 @@ def test_a_late_answer_that_came_too_late_changes_nothing(story: Story) -> None:
     gate.set()
     settled()
     before = story.record()
-    assert working.counts() == {"unavailable": 1}
+    assert working.counts() == {"already_terminal": 1}
     assert story.record() == before
 
 

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from qinglong_edge.domain import dispatch as rules
+from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.execution import Fence, Outcome
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.executor.invoke import NotCalled, Raised, Returned
 from qinglong_edge.ports.handlers import HandlerAnswer, HandlerContext
+from qinglong_edge.ports.repositories import Dispatches
 from qinglong_edge.runtime.execution import Run, verdict
 from qinglong_edge.runtime.readiness import Candidate, candidate
 from tests.contract.story import Story, changed, fence_of
-from tests.unit.runtime.carrying import DONE, Carried, Handler, desk_of, settled, until
+from tests.unit.runtime.carrying import DONE, PATIENCE_S, Carried, Handler, desk_of, settled, until
 
 LEASE_MS = 40
 
@@ -83,6 +85,38 @@ def test_a_handler_learns_that_its_fence_is_lost(story: Story) -> None:
     assert done is not None
     refused = story.ports.dispatches.complete(done)[0]
     assert refused is rules.DispatchRefusal.FENCE_REJECTED
+
+
+class Renewing:
+    """Renew, and tell that it was tried."""
+
+    def __init__(self, real: Dispatches) -> None:
+        self.tried = threading.Event()
+        self._real = real
+
+    def renew(self, event: rules.Renew) -> object:
+        try:
+            return self._real.renew(event)
+        finally:
+            self.tried.set()
+
+
+def test_a_row_that_is_damaged_while_the_handler_works_does_not_end_the_wait(story: Story) -> None:
+    """W9: its renewal fails; whether the answer counts is the store's to say."""
+    renewing = Renewing(story.ports.dispatches)
+
+    def spoils(_context: HandlerContext) -> HandlerAnswer:
+        story.repositories.damage("apr-1")
+        assert renewing.tried.wait(PATIENCE_S)
+        return DONE
+
+    run = run_of(story, Handler(execute=spoils))
+    run._desk = run._desk._replace(dispatches=renewing)  # type: ignore[arg-type]
+    done = run.execute(LEASE_MS)
+    assert done is not None
+    assert done.fence == fence_of(1, 2)
+    with pytest.raises(RowDamagedError):
+        story.ports.dispatches.complete(done)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, MemoryError])

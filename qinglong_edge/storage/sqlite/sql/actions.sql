@@ -85,14 +85,14 @@ UPDATE actions SET version = :version, state = :state, decision_id = :decision_i
 WHERE key = :key AND version = :expected_version AND state = :expected_state
 
 -- name: add_fact
--- The authorization fact of a decision, in the decision's commit.
+-- The authorization fact of a decision or a resolution, in its commit.
 INSERT INTO authorization_facts (action, kind, mutation_id, authorized_by, authentication_id,
   assurance, authenticated_at_ms, project_version, binding_version, authorized_at_ms, fact_digest)
 VALUES (:action, :kind, :mutation_id, :authorized_by, :authentication_id, :assurance,
   :authenticated_at_ms, :project_version, :binding_version, :authorized_at_ms, :fact_digest)
 
 -- name: fact_of_action
--- The authorization fact of an action's decision.
+-- The authorization fact of an action's decision, or of how a person settled it.
 SELECT mutation_id, authorized_by, authentication_id, assurance, authenticated_at_ms,
   project_version, binding_version, authorized_at_ms, fact_digest
 FROM authorization_facts WHERE action = :action AND kind = :kind

@@ -8,6 +8,11 @@ VALUES (:action, :resource_type, :resource_id, :body, :evidence_digest)
 SELECT resource_type, resource_id, body, evidence_digest FROM action_receipts
 WHERE action = :action
 
+-- name: receipt_of_resource
+-- Whether something was made under this name before.
+SELECT action FROM action_receipts
+WHERE resource_type = :resource_type AND resource_id = :resource_id
+
 -- name: revision
 -- One revision of a task with the dispatch that published it.
 SELECT t.key, t.task_id, p.project_id, t.number, t.name, t.body, t.digest, a.dispatch_id,
