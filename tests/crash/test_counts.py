@@ -24,7 +24,6 @@ from qinglong_edge.commands.engine import Engine
 from qinglong_edge.domain.lifecycle import Cursors
 from qinglong_edge.executor.ambient import system_entropy
 from qinglong_edge.ports.probe import CrashPoint, Moment
-from qinglong_edge.runtime.dispatcher import Dispatcher
 from tests.crash.scenarios import PROVEN, UNANSWERED, UNPROVEN
 from tests.support.crash import BOT_FILE, CYCLE, ENVIRONMENT, Place, Workshop, plan, ready, settle
 from tests.support.crash_driver import Shift, ShiftedClocks, by_person
@@ -157,8 +156,8 @@ def own(place: Place, work: Callable[[Engine], object], clock: Shift = NOW) -> l
     return steps
 
 
-def one_cycle(engine: Engine) -> None:
-    cycle.Runner(engine, engine.registry).run(Cursors(), lambda: False)
+def one_cycle(engine: Engine, *, whole: bool = True) -> None:
+    cycle.Runner(engine, engine.registry, whole=whole).run(Cursors(), lambda: False)
 
 
 PAGES = {
@@ -194,11 +193,11 @@ def test_a_page_of_eight_costs_few_flushes(shop: Workshop, page: str) -> None:
 
 
 def test_a_page_on_the_database_costs_two_commits_each_where_nothing_is_merged(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    shop: Workshop,
 ) -> None:
     """The barrier rides on the claim or on the verdict before it; the effect stands alone."""
-    monkeypatch.setattr(cycle, "Dispatcher", partial(Dispatcher, whole=False))
-    steps = Counter(own(shop.home(*ready(*("publish",) * 8)), one_cycle))
+    place = shop.home(*ready(*("publish",) * 8))
+    steps = Counter(own(place, partial(one_cycle, whole=False)))
     assert steps == {"claim_start": 1, "effect": 8, "complete_start": 7, "complete": 1}
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partialmethod
 from typing import Any
 
 from qinglong_edge.actions.database import ReceiptEvidence
@@ -18,7 +18,6 @@ from qinglong_edge.ports.evidence import EvidenceContext
 from qinglong_edge.ports.handlers import HandlerAnswer, HandlerContext, Inspection, Readiness
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.ports.repositories import RecoveryAnswer
-from qinglong_edge.runtime.dispatcher import Dispatcher
 from qinglong_edge.storage.sqlite import actions, effects, recoveries
 from qinglong_edge.storage.sqlite.recoveries import SqliteRecoveries
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
@@ -29,7 +28,8 @@ TICK_MS = 20
 
 def _split() -> None:
     """Have barrier, effect and verdict of an action on the database in commits of their own."""
-    setattr(cycle, "Dispatcher", partial(Dispatcher, whole=False))  # noqa: B010 - not exported
+    begin = cycle.Runner.__init__
+    cycle.Runner.__init__ = partialmethod(begin, whole=False)  # type: ignore[method-assign, assignment]
 
 
 def _slow_look() -> None:
