@@ -120,7 +120,7 @@ def test_an_error_for_people_escapes_and_hints() -> None:
     code, out, text = play("status", answer=error)
     assert (code, out) == (3, "")
     assert text.splitlines() == [
-        "error: bad\\x1b[31m",
+        "error: bad\\x1b[31m [login_required]",
         "  winner: a\\nb".replace("\\n", "\\x0a"),
         "hint: qinglong-edge login NAME opens a session",
     ]

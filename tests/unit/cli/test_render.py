@@ -163,6 +163,7 @@ def test_status_tells_its_verdict_first() -> None:
         "health: attention",
         "backlog: due 1, manual required 2, oldest age 1 min 1 s",
         'admission: open no, reasons ["clock_untrusted"]',
+        "a person is needed: qinglong-edge recovery list --queue manual",
     ]
 
 
