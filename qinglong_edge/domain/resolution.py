@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import dispatch as dispatches
 from qinglong_edge.domain import evidence, ids
-from qinglong_edge.domain.action import ACTION_TYPES, Capability
+from qinglong_edge.domain.action import is_automatic
 from qinglong_edge.domain.authorization import Act, AuthorizationFact, authorize
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.evidence import Evidence, ScanFence
@@ -176,14 +176,10 @@ def _refuse_person(case: Case, event: ResolveByPerson, now: Now) -> RecoveryRefu
     expected = event.recovery_version
     if event.execution_version != execution.version or expected not in {None, control.version}:
         return RecoveryRefusal.FENCE_REJECTED
-    if control.finding_count == 0 and not event.unprobed and _automatic(case.dispatch):
+    probed = control.finding_count > 0 or event.unprobed
+    if not probed and is_automatic(case.dispatch.action.action_type):
         return RecoveryRefusal.NOT_PROBED
     return None
-
-
-def _automatic(dispatch: Dispatch) -> bool:
-    known = ACTION_TYPES.get(dispatch.action.action_type)
-    return known is not None and known.capability is Capability.AUTOMATIC
 
 
 def _again(case: Case, known: Resolution, asked: Resolution) -> Answer:
