@@ -80,14 +80,10 @@ class Registry:
         """Return who looks for evidence of a type, or None."""
         return self._providers.get(action_type)
 
-    def look_deadline_ms(self, action_type: str) -> int:
-        """Return how long looking for evidence may take, whatever became of the manifest."""
+    def inspect_deadline_ms(self, action_type: str) -> int:
+        """Return how long looking may take, also for evidence: whatever became of the manifest."""
         manifest = EMPTY if isinstance(self._read, QinglongError) else self._read
         return manifest.inspect_deadline_ms(action_type)
-
-    def inspect_deadline_ms(self, action_type: str) -> int:
-        """Return how long `inspect` of this type may take."""
-        return self._manifest.inspect_deadline_ms(action_type)
 
     def require(self, action_type: str) -> ActionHandler:
         """Return the handler of a type that somebody wants to propose.

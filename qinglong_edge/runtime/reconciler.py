@@ -79,7 +79,7 @@ class Reconciler:
             return "deferred"  # the last look has not returned: nothing is claimed for nothing
         look_ms = 0
         if provider is not None:
-            look_ms = self._providers.look_deadline_ms(provider.action_type)
+            look_ms = self._providers.inspect_deadline_ms(provider.action_type)
         lease_ms = min(look_ms + limits.PAGE_SLACK_MS, limits.LEASE_MS_MAX)
         token = self._desk.entropy(16).hex()
         try:

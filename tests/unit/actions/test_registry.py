@@ -173,7 +173,7 @@ def test_evidence_is_looked_for_whatever_became_of_the_manifest(
     """What was started while a type was enabled must not stay unknown because it no longer is."""
     registry = Registry(manifest, [CREATE], [RUNS])
     assert registry.provider("run.create") is RUNS
-    assert registry.look_deadline_ms("run.create") == ms
+    assert registry.inspect_deadline_ms("run.create") == ms
     again = registry.with_manifest(MANIFEST)
     assert (again.provider("run.create"), again.find("run.create")) == (RUNS, None)
 
@@ -187,7 +187,6 @@ def test_a_manifest_that_cannot_be_believed_is_told_to_whoever_asks_for_a_handle
     for ask in (
         lambda: registry.find("shell.exec"),
         lambda: registry.require("shell.exec"),
-        lambda: registry.inspect_deadline_ms("shell.exec"),
         lambda: registry.describe()[0],
     ):
         with pytest.raises(DamagedError) as caught:
