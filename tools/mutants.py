@@ -50,7 +50,6 @@ LONG_PERMISSION = "the pattern and the names of the contract are shorter than it
 # The name of a guard, and why nobody can see that it is gone. Most of them only tell the type
 # checker what the line before or after says as well.
 ALLOWED = {
-    "dispatch.claim: and lease is not None": "`lease_expired` is true of no lease",
     "dispatch.renew: or lease is None": NO_FENCE,
     "dispatch.expire: or lease is None": NO_FENCE,
     "evidence.renew: or control.lease is None": NO_FENCE,

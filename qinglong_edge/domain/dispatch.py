@@ -11,6 +11,7 @@ the barrier: only the fence (owner, token, version) does that.
 import enum
 from typing import NamedTuple
 
+from qinglong_edge.domain import lease as leases
 from qinglong_edge.domain import recovery
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.execution import (
@@ -22,6 +23,7 @@ from qinglong_edge.domain.execution import (
     fence_of,
     lease_expired,
 )
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import (
     EXECUTION,
     NOT_STARTED,
@@ -30,7 +32,7 @@ from qinglong_edge.domain.machines import (
     ExecutionStatus,
 )
 from qinglong_edge.domain.policy import PolicyFence
-from qinglong_edge.domain.recovery import Lease, Resolution
+from qinglong_edge.domain.recovery import Resolution
 from qinglong_edge.domain.tick import Now, Trust
 
 
@@ -138,8 +140,8 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
         expired = lease_expired(execution, now)
         return DispatchRefusal.RECOVERY_REQUIRED if expired else DispatchRefusal.EXECUTING
     lease = execution.lease
-    if lease is not None and not lease_expired(execution, now):
-        mine = (lease.owner, lease.token) == (event.owner, event.token)
+    if lease is not None and leases.runs(lease, now):
+        mine = leases.is_of(lease, event.owner, event.token)
         return Replayed(before) if mine else DispatchRefusal.LEASED
     if execution.eligible_tick is None or execution.eligible_tick > now.tick:
         return DispatchRefusal.NOT_DUE
@@ -150,14 +152,14 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
     if execution.attempt_count >= execution.max_attempts:
         return _block(before, ExecutionEvent.CLAIM, "exhausted", ATTEMPTS_EXHAUSTED, now=now)
     status = EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED)
-    expires = now.tick + event.lease_ms
+    taken = leases.take(event.owner, event.token, event.lease_ms, now)
     return _next(
         before,
         now,
         status=status,
         attempt_count=execution.attempt_count + 1,
-        eligible_tick=expires,
-        lease=Lease(event.owner, event.token, now.tick, expires),
+        eligible_tick=taken.expires_tick,
+        lease=taken,
         result_mutation_id=None,
     )
 
@@ -208,10 +210,9 @@ def renew(before: Progress, event: Renew, now: Now) -> Answer:
         return Replayed(before)
     if fence_of(execution) != event.fence:
         return DispatchRefusal.FENCE_REJECTED
-    expires = max(lease.expires_tick, now.tick + event.lease_ms)
-    prolonged = lease._replace(from_tick=now.tick, expires_tick=expires)
+    prolonged = leases.prolong(lease, event.lease_ms, now)
     if execution.status is ExecutionStatus.LEASED:
-        return _next(before, now, lease=prolonged, eligible_tick=expires)
+        return _next(before, now, lease=prolonged, eligible_tick=prolonged.expires_tick)
     return _watched(before, prolonged, now)
 
 

@@ -8,6 +8,7 @@ happened. Times are the store's own: a command carries none.
 from typing import NamedTuple
 
 from qinglong_edge.domain import backoff, ids, limits
+from qinglong_edge.domain import lease as leases
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.execution import Execution, Progress, lease_expired
@@ -15,7 +16,6 @@ from qinglong_edge.domain.machines import CONTROL, ControlEvent, ControlStatus, 
 from qinglong_edge.domain.recovery import (
     Control,
     Finding,
-    Lease,
     Observation,
     RecoveryRefusal,
 )
@@ -74,16 +74,13 @@ Answer = Changed[Progress] | Replayed[Progress] | RecoveryRefusal
 
 def check_claim_scan(event: ClaimScan) -> ClaimScan:
     """Return the command with every field proven; raises `UsageError`."""
-    ids.check_ident(event.dispatch_id, "dispatch_id")
-    ids.check_ident(event.owner, "owner", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_ident(event.token, "lease_token", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    leases.check(*event)
     return event
 
 
 def check_renew_scan(event: RenewScan) -> RenewScan:
     """Return the command with its length proven; raises `UsageError`."""
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    leases.check_length(event.lease_ms)
     return event
 
 
@@ -127,15 +124,15 @@ def claim(before: Progress, event: ClaimScan, now: Now) -> Answer:
     if not lease_expired(execution, now):
         return RecoveryRefusal.EXECUTION_ACTIVE
     lease = control.lease
-    if lease is not None and now.tick < lease.expires_tick:
-        mine = (lease.owner, lease.token) == (event.owner, event.token)
+    if lease is not None and leases.runs(lease, now):
+        mine = leases.is_of(lease, event.owner, event.token)
         return Replayed(before) if mine else RecoveryRefusal.LEASED
     if control.next_scan_tick is None or control.next_scan_tick > now.tick:
         return RecoveryRefusal.NOT_DUE
-    expires = now.tick + event.lease_ms
     status = CONTROL.move(control.status, ControlEvent.CLAIM)
-    held = Lease(event.owner, event.token, now.tick, expires)
-    return _next(before, control, now, status=status, next_scan_tick=expires, lease=held)
+    taken = leases.take(event.owner, event.token, event.lease_ms, now)
+    scan_tick = taken.expires_tick
+    return _next(before, control, now, status=status, next_scan_tick=scan_tick, lease=taken)
 
 
 def renew(before: Progress, event: RenewScan, now: Now) -> Answer:
@@ -143,15 +140,13 @@ def renew(before: Progress, event: RenewScan, now: Now) -> Answer:
     control = before.control
     if control is None or control.lease is None:
         return RecoveryRefusal.FENCE_REJECTED
-    lease = control.lease
     spoken = event.fence._replace(recovery_version=event.fence.recovery_version + 1)
-    if holds(before, spoken) and lease.expires_tick - lease.from_tick >= event.lease_ms:
+    if holds(before, spoken) and leases.covers(control.lease, event.lease_ms):
         return Replayed(before)
     if not holds(before, event.fence):
         return RecoveryRefusal.FENCE_REJECTED
-    expires = max(lease.expires_tick, now.tick + event.lease_ms)
-    prolonged = lease._replace(from_tick=now.tick, expires_tick=expires)
-    return _next(before, control, now, next_scan_tick=expires, lease=prolonged)
+    prolonged = leases.prolong(control.lease, event.lease_ms, now)
+    return _next(before, control, now, next_scan_tick=prolonged.expires_tick, lease=prolonged)
 
 
 def observe(before: Progress, event: Observe, now: Now) -> Answer:

@@ -8,6 +8,7 @@ lease coordinates probing and grants no right to execute. The values stand here;
 import enum
 from typing import NamedTuple
 
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import CONTROL, ControlEvent, ControlStatus
 from qinglong_edge.domain.policy import Subject
 from qinglong_edge.domain.tick import Tick
@@ -76,15 +77,6 @@ class RecoveryRefusal(enum.Enum):
     HUMAN_REQUIRED = "human_required"
     STRONG_REQUIRED = "strong_authentication_required"
     CLOCK_UNTRUSTED = "clock_untrusted"
-
-
-class Lease(NamedTuple):
-    """Hold a fence: who may speak (owner, token), and from when until when, in ticks."""
-
-    owner: str
-    token: str
-    from_tick: Tick
-    expires_tick: Tick
 
 
 class Observation(NamedTuple):

@@ -7,13 +7,13 @@ from qinglong_edge.domain.approval import Approval, Cancellation, Consumption
 from qinglong_edge.domain.approval import Decision as ApprovalDecision
 from qinglong_edge.domain.errors import DamagedError, RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Execution, Progress, Record, dispatch_of
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import TERMINAL, ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
 from qinglong_edge.domain.recovery import (
     Control,
     Decision,
     Finding,
-    Lease,
     Observation,
     Resolution,
     Source,

@@ -21,9 +21,9 @@ from qinglong_edge.domain.dispatch import (
 )
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.execution import Outcome, Progress
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence
-from qinglong_edge.domain.recovery import Lease
 from qinglong_edge.domain.tick import Now
 from tests.support.builders import (
     FENCE,

@@ -18,8 +18,9 @@ from qinglong_edge.domain.evidence import (
     scan_fence_of,
 )
 from qinglong_edge.domain.execution import Execution, Progress
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
-from qinglong_edge.domain.recovery import Control, Lease, RecoveryRefusal
+from qinglong_edge.domain.recovery import Control, RecoveryRefusal
 from qinglong_edge.domain.tick import Trust
 from tests.support.builders import LEASE_MS, at, control, execution, fence, progress, tick
 from tests.support.clock import WALL_MS
