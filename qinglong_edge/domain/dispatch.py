@@ -206,7 +206,7 @@ def renew(before: Progress, event: Renew, now: Now) -> Answer:
     execution, lease = before.execution, before.execution.lease
     if lease is None or not _may_prolong(before, ExecutionEvent.RENEW):
         return DispatchRefusal.FENCE_REJECTED
-    if _follows(before, event.fence) and _was_renewed(before, lease):
+    if _follows(before, event.fence) and _was_renewed(before, lease, event.lease_ms):
         return Replayed(before)
     if fence_of(execution) != event.fence:
         return DispatchRefusal.FENCE_REJECTED
@@ -313,10 +313,10 @@ def _follows(before: Progress, fence: Fence) -> bool:
     return fence_of(before.execution) == fence._replace(version=fence.version + 1)
 
 
-def _was_renewed(before: Progress, lease: Lease) -> bool:
-    """Tell whether the last step can have been a renewal: no start, no expiry."""
+def _was_renewed(before: Progress, lease: Lease, lease_ms: int) -> bool:
+    """Tell whether the last step can have been this renewal, and no start or expiry."""
     began = before.control is not None and before.control.version == 0
-    return not began and lease.expires_tick > lease.from_tick
+    return not began and leases.covers(lease, lease_ms)
 
 
 def _may_prolong(before: Progress, event: ExecutionEvent) -> bool:

@@ -279,6 +279,17 @@ def test_a_renewal_never_shortens_and_its_repeat_is_a_replay() -> None:
     assert renew(after, event, at(5_001)) == Replayed(after)
 
 
+@pytest.mark.scenario(95, 98)
+@pytest.mark.parametrize("status", [LEASED, EXECUTING])
+def test_a_repeated_renewal_that_asks_for_more_is_no_replay(status: ExecutionStatus) -> None:
+    before = progress(status)
+    event = Renew("dsp-1", fence(before.execution.version), LEASE_MS)
+    after = changed(renew(before, event, at(5_000)))
+    for lease_ms in (1, LEASE_MS):
+        assert renew(after, event._replace(lease_ms=lease_ms), at(5_001)) == Replayed(after)
+    assert renew(after, event._replace(lease_ms=LEASE_MS + 1), at(5_001)) is FR
+
+
 @pytest.mark.scenario(96, 105)
 @pytest.mark.parametrize("status", [LEASED, EXECUTING])
 @pytest.mark.parametrize("change", [{"owner": "owner-2"}, {"token": "token-2"}, {"version": 9}])
