@@ -151,17 +151,15 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
         return _block(before, ExecutionEvent.CLAIM, "claim", START_DEADLINE_PASSED, now=now)
     if execution.attempt_count >= execution.max_attempts:
         return _block(before, ExecutionEvent.CLAIM, "exhausted", ATTEMPTS_EXHAUSTED, now=now)
-    status = EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED)
     taken = leases.take(event.owner, event.token, event.lease_ms, now)
-    return _next(
-        before,
-        now,
-        status=status,
+    held = execution._replace(
+        status=EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED),
         attempt_count=execution.attempt_count + 1,
         eligible_tick=taken.expires_tick,
         lease=taken,
         result_mutation_id=None,
     )
+    return _next(before, held, now)
 
 
 def start(
@@ -189,16 +187,16 @@ def start(
         return _block(before, ExecutionEvent.START, "start", START_DEADLINE_PASSED, now=now)
     if policy != dispatch.fence:
         return _block(before, ExecutionEvent.START, "start", FENCE_CHANGED, now=now)
-    started_at_ms = now.stamp(execution.updated_at_ms)
-    after = execution._replace(
+    at_ms = now.stamp(execution.updated_at_ms)
+    started = execution._replace(
         status=EXECUTION.move(execution.status, ExecutionEvent.START, ExecutionStatus.EXECUTING),
-        version=execution.version + 1,
         eligible_tick=None,
-        started_at_ms=started_at_ms,
-        updated_at_ms=started_at_ms,
+        started_at_ms=at_ms,
     )
+    after = _next(before, started, now).after
     next_scan = execution.eligible_tick if execution.eligible_tick is not None else now.tick
-    return Changed(Progress(after, recovery.arm(after.version, next_scan, started_at_ms)))
+    control = recovery.arm(after.execution.version, next_scan, at_ms)
+    return Changed(after._replace(control=control))
 
 
 def renew(before: Progress, event: Renew, now: Now) -> Answer:
@@ -212,7 +210,8 @@ def renew(before: Progress, event: Renew, now: Now) -> Answer:
         return DispatchRefusal.FENCE_REJECTED
     prolonged = leases.prolong(lease, event.lease_ms, now)
     if execution.status is ExecutionStatus.LEASED:
-        return _next(before, now, lease=prolonged, eligible_tick=prolonged.expires_tick)
+        held = execution._replace(lease=prolonged, eligible_tick=prolonged.expires_tick)
+        return _next(before, held, now)
     return _watched(before, prolonged, now)
 
 
@@ -335,15 +334,14 @@ def _ended_by(execution: Execution, mutation_id: str, version: int) -> bool:
     return execution.result_mutation_id == mutation_id and execution.version == version + 1
 
 
-def _next(before: Progress, now: Now, **changes: object) -> Changed[Progress]:
-    execution = before.execution
-    changes.setdefault("updated_at_ms", now.stamp(execution.updated_at_ms))
-    after = execution._replace(version=execution.version + 1, **changes)  # type: ignore[arg-type]
+def _next(before: Progress, changed: Execution, now: Now) -> Changed[Progress]:
+    at_ms = now.stamp(changed.updated_at_ms)
+    after = changed._replace(version=changed.version + 1, updated_at_ms=at_ms)
     return Changed(before._replace(execution=after))
 
 
 def _watched(before: Progress, lease: Lease, now: Now) -> Changed[Progress]:
-    moved = _next(before, now, lease=lease).after
+    moved = _next(before, before.execution._replace(lease=lease), now).after
     if moved.control is None:
         return Changed(moved)
     at_ms = moved.execution.updated_at_ms
@@ -354,9 +352,7 @@ def _watched(before: Progress, lease: Lease, now: Now) -> Changed[Progress]:
 def _wait(
     before: Progress, event: ExecutionEvent, why: Release, *, attempts: int, now: Now
 ) -> Changed[Progress]:
-    return _next(
-        before,
-        now,
+    waiting = before.execution._replace(
         status=EXECUTION.move(before.execution.status, event, ExecutionStatus.RETRY_WAIT),
         attempt_count=attempts,
         eligible_tick=now.tick + (why.retry_after_ms or 0),
@@ -364,6 +360,7 @@ def _wait(
         result_mutation_id=why.mutation_id,
         last_result_code=why.result_code,
     )
+    return _next(before, waiting, now)
 
 
 def _block(
@@ -382,17 +379,17 @@ def end(
 ) -> Changed[Progress]:
     """Close an execution, and its control with it, under one mutation id and result code."""
     mutation_id, code = result
-    at_ms = now.stamp(before.execution.updated_at_ms)
-    ended = _next(
-        before,
-        now,
-        status=EXECUTION.move(before.execution.status, event, to),
+    execution = before.execution
+    at_ms = now.stamp(execution.updated_at_ms)
+    over = execution._replace(
+        status=EXECUTION.move(execution.status, event, to),
         eligible_tick=None,
         lease=None,
         result_mutation_id=mutation_id,
         last_result_code=code,
         completed_at_ms=at_ms,
-    ).after
+    )
+    ended = _next(before, over, now).after
     if ended.control is None:
         return Changed(ended)
     control = recovery.close(ended.control, ended.execution.version, mutation_id, at_ms)

@@ -11,13 +11,14 @@ from qinglong_edge.domain import backoff, ids, limits
 from qinglong_edge.domain import lease as leases
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import UsageError
-from qinglong_edge.domain.execution import Execution, Progress, lease_expired
+from qinglong_edge.domain.execution import Progress, lease_expired
 from qinglong_edge.domain.machines import CONTROL, ControlEvent, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.recovery import (
     Control,
     Finding,
     Observation,
     RecoveryRefusal,
+    stepped,
 )
 from qinglong_edge.domain.tick import Now
 
@@ -131,8 +132,8 @@ def claim(before: Progress, event: ClaimScan, now: Now) -> Answer:
         return RecoveryRefusal.NOT_DUE
     status = CONTROL.move(control.status, ControlEvent.CLAIM)
     taken = leases.take(event.owner, event.token, event.lease_ms, now)
-    scan_tick = taken.expires_tick
-    return _next(before, control, now, status=status, next_scan_tick=scan_tick, lease=taken)
+    held = control._replace(status=status, next_scan_tick=taken.expires_tick, lease=taken)
+    return _next(before, held, now)
 
 
 def renew(before: Progress, event: RenewScan, now: Now) -> Answer:
@@ -146,7 +147,8 @@ def renew(before: Progress, event: RenewScan, now: Now) -> Answer:
     if not holds(before, event.fence):
         return RecoveryRefusal.FENCE_REJECTED
     prolonged = leases.prolong(control.lease, event.lease_ms, now)
-    return _next(before, control, now, next_scan_tick=prolonged.expires_tick, lease=prolonged)
+    held = control._replace(next_scan_tick=prolonged.expires_tick, lease=prolonged)
+    return _next(before, held, now)
 
 
 def observe(before: Progress, event: Observe, now: Now) -> Answer:
@@ -167,23 +169,19 @@ def observe(before: Progress, event: Observe, now: Now) -> Answer:
     last = _observation(event, count)
     by_person = last.finding in PERSON_NEEDED or count >= limits.FINDINGS_MAX
     to = ControlStatus.MANUAL_REQUIRED if by_person else ControlStatus.ARMED
-    return _next(
-        before,
-        control,
-        now,
+    seen = control._replace(
         status=CONTROL.move(control.status, ControlEvent.OBSERVE, to),
         next_scan_tick=None if by_person else now.tick + backoff.next_scan_ms(count),
         lease=None,
         finding_count=count,
         last=last,
     )
+    return _next(before, seen, now)
 
 
 def holds(before: Progress, fence: ScanFence) -> bool:
     """Tell whether this fence still holds the control; its expiry alone takes nothing away."""
-    execution, control = before
-    watched = control is not None and _watched(execution, control)
-    return watched and scan_fence_of(before) == fence
+    return scan_fence_of(before) == fence
 
 
 def counted(control: Control) -> int:
@@ -192,20 +190,19 @@ def counted(control: Control) -> int:
 
 
 def scan_fence_of(progress: Progress) -> ScanFence | None:
-    """Return the fence under which the holder of the scan lease may speak."""
+    """Return the fence under which the holder of the scan lease may speak (contract 8.5, 8.6).
+
+    None where nobody may: what is not executing, not leased, or watched in another version.
+    """
     execution, control = progress
-    if control is None or control.lease is None:
+    if execution.status is not ExecutionStatus.EXECUTING or control is None:
+        return None
+    if control.status is not ControlStatus.LEASED or control.lease is None:
+        return None
+    if control.execution_version != execution.version:
         return None
     lease = control.lease
     return ScanFence(lease.owner, lease.token, execution.version, control.version)
-
-
-def _watched(execution: Execution, control: Control) -> bool:
-    return (
-        execution.status is ExecutionStatus.EXECUTING
-        and control.status is ControlStatus.LEASED
-        and control.execution_version == execution.version
-    )
 
 
 def _observation(event: Observe, count: int) -> Observation:
@@ -215,7 +212,5 @@ def _observation(event: Observe, count: int) -> Observation:
     return Observation(event.mutation_id, finding, code, digest)
 
 
-def _next(before: Progress, control: Control, now: Now, **changes: object) -> Changed[Progress]:
-    changes["updated_at_ms"] = now.stamp(control.updated_at_ms)
-    after = control._replace(version=control.version + 1, **changes)  # type: ignore[arg-type]
-    return Changed(before._replace(control=after))
+def _next(before: Progress, changed: Control, now: Now) -> Changed[Progress]:
+    return Changed(before._replace(control=stepped(changed, now.stamp())))

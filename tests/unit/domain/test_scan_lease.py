@@ -246,14 +246,16 @@ def test_a_takeover_takes_the_word_and_the_end_of_a_lease_alone_does_not() -> No
     [
         (execution(EXECUTING), control(LEASED, execution_version=1), 2),
         (execution(EXECUTING), control(LEASED)._replace(status=ARMED), 2),
+        (execution(EXECUTING), control(LEASED, lease=None), 2),
         (execution(ExecutionStatus.SUCCEEDED), control(LEASED, execution_version=3), 3),
     ],
-    ids=["other-version", "not-leased", "ended"],
+    ids=["other-version", "not-leased", "no-lease", "ended"],
 )
 def test_a_row_that_contradicts_itself_is_held_by_nobody(
     run: Execution, watch: Control, version: int
 ) -> None:
     held = scan_fence(execution_version=version)
+    assert scan_fence_of(Progress(run, watch)) is None
     assert not holds(Progress(run, watch), held)
     assert observe(Progress(run, watch), observe_command(fence=held), at(50_000)) is FR
 
