@@ -151,13 +151,7 @@ def by_person(
     if policy != event.fence:
         return RecoveryRefusal.FENCE_CHANGED
     resolution = _from_person(case.dispatch, event, _stamp(case, now))
-    act = Act(
-        resolution.dispatch_id,
-        resolution.project_id,
-        resolution.mutation_id,
-        resolution.resolved_at_ms,
-    )
-    fact = authorize(act, event.principal, event.fence, now)
+    fact = authorize(act_of(resolution), event.principal, event.fence, now)
     if fact is None:
         return RecoveryRefusal.STRONG_REQUIRED
     return Changed(_settle(case.progress, resolution, now)._replace(fact=fact))
@@ -234,6 +228,19 @@ def _settle(before: Progress, resolution: Resolution, now: Now) -> Settled:
         to=_STATUS[resolution.decision],
     )
     return Settled(ended.after, resolution)
+
+
+def act_of(resolution: Resolution | None) -> Act | None:
+    """Return what a person's word needs a fact for; evidence needs none."""
+    if resolution is None or resolution.resolved_by is None:
+        return None
+    return Act(
+        resolution.dispatch_id,
+        resolution.project_id,
+        resolution.mutation_id,
+        resolution.resolved_by,
+        resolution.resolved_at_ms,
+    )
 
 
 def settles(resolution: Resolution, progress: Progress) -> bool:
