@@ -52,6 +52,7 @@ LONG_PERMISSION = "the pattern and the names of the contract are shorter than it
 ALLOWED = {
     "dispatch.renew: or lease is None": NO_FENCE,
     "dispatch.expire: or lease is None": NO_FENCE,
+    "evidence.renew: if control is None or control.lease is None": NO_FENCE,
     "evidence.renew: or control.lease is None": NO_FENCE,
     "dispatch._watched: if moved.control is None": "`_may_prolong` asked for the control before",
     "dispatch._wait: or 0": "whoever waits has said for how long",
