@@ -234,6 +234,12 @@ def test_an_identical_start_is_a_replay_until_the_execution_moves_on() -> None:
         assert start(dispatch(), renewed, event, at(2_600), policy=FENCE) is FR
 
 
+@pytest.mark.scenario(90)
+def test_a_fresh_watch_beside_what_does_not_execute_is_no_start() -> None:
+    before = Progress(execution(LEASED, version=2), control())
+    assert start(dispatch(), before, start_command(), at(2_500), policy=FENCE) is FR
+
+
 @pytest.mark.scenario(95)
 def test_a_leased_execution_is_renewed_with_its_due_time() -> None:
     before = progress(LEASED)
