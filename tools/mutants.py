@@ -50,9 +50,9 @@ LONG_PERMISSION = "the pattern and the names of the contract are shorter than it
 # The name of a guard, and why nobody can see that it is gone. Most of them only tell the type
 # checker what the line before or after says as well.
 ALLOWED = {
-    "dispatch.claim: and lease is not None": "`lease_expired` is true of no lease",
     "dispatch.renew: or lease is None": NO_FENCE,
     "dispatch.expire: or lease is None": NO_FENCE,
+    "evidence.renew: if control is None or control.lease is None": NO_FENCE,
     "evidence.renew: or control.lease is None": NO_FENCE,
     "dispatch._watched: if moved.control is None": "`_may_prolong` asked for the control before",
     "dispatch._wait: or 0": "whoever waits has said for how long",

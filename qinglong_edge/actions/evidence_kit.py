@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from qinglong_edge.domain import ids, limits
-from qinglong_edge.domain.action import ACTION_TYPES, Capability
+from qinglong_edge.domain.action import ACTION_TYPES, Capability, is_automatic
 from qinglong_edge.domain.errors import UsageError
 from qinglong_edge.domain.evidence import VERIFIED, Evidence, check_evidence
 from qinglong_edge.domain.recovery import Finding
@@ -133,10 +133,9 @@ class _Trial:
         except UsageError:
             yield Failure(clause, "an action type that is no identifier")
             return
-        known = ACTION_TYPES.get(name)
         if not isinstance(said, Capability):
             yield Failure(clause, "a capability that is none")
-        elif known is not None and Capability.MANUAL_ONLY is known.capability is not said:
+        elif said is Capability.AUTOMATIC and name in ACTION_TYPES and not is_automatic(name):
             yield Failure(clause, f"{said.value} for {name}")
 
     def _is_bound(self) -> Iterator[Failure]:

@@ -3,7 +3,7 @@
 What is not listed there is not reachable, and no file means that nothing is. The file is
 
     {"schema_version": 1, "enabled": [TYPE...],
-     "deadlines_ms": {TYPE: {"inspect": N?, "execute": N?}}?}
+     "deadlines_ms": {TYPE: {"inspect": N?}}?}
 
 in exactly that shape, at most 16 KiB, private to the owner of STATE. A file that cannot be believed
 is an error, never an empty manifest.
@@ -28,31 +28,18 @@ MANIFEST_SCHEMA_VERSION = 1
 _NEW_NAME = ".manifest.json.new"
 
 
-class Deadlines(NamedTuple):
-    """Bound the handler calls of one type, in milliseconds; None means the default."""
-
-    inspect_ms: int | None = None
-    execute_ms: int | None = None
-
-
 class Manifest(NamedTuple):
-    """Hold the enabled types, sorted, and the deadlines that differ from the default.
+    """Hold the enabled types, sorted, and the deadlines of `inspect` that are not the default.
 
-    The `execute` deadline of `shell.exec` has no effect: it follows from each plan's own timeout.
+    How long `execute` may take follows from the plan: a manifest has no word in it.
     """
 
     enabled: tuple[str, ...] = ()
-    deadlines: Mapping[str, Deadlines] = {}
+    inspect_ms: Mapping[str, int] = {}
 
     def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long `inspect` of a type may take."""
-        found = self.deadlines.get(action_type, Deadlines()).inspect_ms
-        return limits.HANDLER_DEADLINE_MS_DEFAULT if found is None else found
-
-    def execute_deadline_ms(self, action_type: str) -> int:
-        """Return how long `execute` of a type may take where its plan does not say it."""
-        found = self.deadlines.get(action_type, Deadlines()).execute_ms
-        return limits.HANDLER_DEADLINE_MS_DEFAULT if found is None else found
+        return self.inspect_ms.get(action_type, limits.HANDLER_DEADLINE_MS_DEFAULT)
 
 
 EMPTY = Manifest()
@@ -77,7 +64,8 @@ def parse_manifest(data: bytes) -> Manifest:
         raise ids.invalid("manifest.deadlines_ms", "must be an object")
     types = _check_types(enabled, "manifest.enabled")
     named = _check_types(deadlines, "manifest.deadlines_ms")
-    return Manifest(types, {name: _parse_deadlines(deadlines[name]) for name in named})
+    read = {name: _parse_inspect(deadlines[name]) for name in named}
+    return Manifest(types, {name: length for name, length in read.items() if length is not None})
 
 
 def _check_types(values: Iterable[Json], field: str) -> tuple[str, ...]:
@@ -91,18 +79,14 @@ def _check_types(values: Iterable[Json], field: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _parse_deadlines(value: Json) -> Deadlines:
+def _parse_inspect(value: Json) -> int | None:
     fields = Fields(value, "manifest.deadlines_ms")
-    inspect, execute = fields.maybe("inspect"), fields.maybe("execute")
+    inspect = fields.maybe("inspect")
     fields.done()
-    return Deadlines(_parse_length(inspect), _parse_length(execute))
-
-
-def _parse_length(value: Json) -> int | None:
-    if value is None:
+    if inspect is None:
         return None
     most = limits.HANDLER_DEADLINE_MS_MAX
-    return ids.check_int(value, "manifest.deadlines_ms", least=1, most=most)
+    return ids.check_int(inspect, "manifest.deadlines_ms", least=1, most=most)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -111,16 +95,11 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "schema_version": MANIFEST_SCHEMA_VERSION,
         "enabled": sorted(manifest.enabled),
     }
-    if manifest.deadlines:
+    if manifest.inspect_ms:
         body["deadlines_ms"] = {
-            name: _deadlines_json(manifest.deadlines[name]) for name in sorted(manifest.deadlines)
+            name: {"inspect": length} for name, length in sorted(manifest.inspect_ms.items())
         }
     return canonical_bytes(body) + b"\n"
-
-
-def _deadlines_json(deadlines: Deadlines) -> Json:
-    both = {"inspect": deadlines.inspect_ms, "execute": deadlines.execute_ms}
-    return {name: value for name, value in both.items() if value is not None}
 
 
 def read_manifest(state_dir: str) -> Manifest:

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterable
 
 from qinglong_edge.actions.manifest import EMPTY, Manifest
-from qinglong_edge.domain.action import ACTION_TYPES, Capability
+from qinglong_edge.domain.action import ACTION_TYPES, Capability, is_automatic
 from qinglong_edge.domain.canonical import JsonObject
 from qinglong_edge.domain.errors import InvariantBroken, QinglongError, RefusedError, UsageError
 from qinglong_edge.ports.evidence import EvidenceProvider
@@ -46,7 +46,7 @@ class Registry:
             name = provider.action_type
             if name not in ACTION_TYPES or name in self._providers:
                 raise InvariantBroken(f"two providers of one type, or of none: {name}")
-            if Capability.MANUAL_ONLY is ACTION_TYPES[name].capability is not provider.capability:
+            if provider.capability is not Capability.MANUAL_ONLY and not is_automatic(name):
                 raise InvariantBroken(f"an automatic provider of a manual_only type: {name}")
             self._providers[name] = provider
         for handler in handlers:
@@ -80,14 +80,10 @@ class Registry:
         """Return who looks for evidence of a type, or None."""
         return self._providers.get(action_type)
 
-    def look_deadline_ms(self, action_type: str) -> int:
-        """Return how long looking for evidence may take, whatever became of the manifest."""
+    def inspect_deadline_ms(self, action_type: str) -> int:
+        """Return how long looking may take, also for evidence: whatever became of the manifest."""
         manifest = EMPTY if isinstance(self._read, QinglongError) else self._read
         return manifest.inspect_deadline_ms(action_type)
-
-    def inspect_deadline_ms(self, action_type: str) -> int:
-        """Return how long `inspect` of this type may take."""
-        return self._manifest.inspect_deadline_ms(action_type)
 
     def require(self, action_type: str) -> ActionHandler:
         """Return the handler of a type that somebody wants to propose.

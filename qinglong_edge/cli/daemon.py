@@ -61,10 +61,6 @@ class Enabled:
         """Return who looks for evidence of a type, or None."""
         return self.registry.provider(action_type)
 
-    def look_deadline_ms(self, action_type: str) -> int:
-        """Return how long looking for evidence may take."""
-        return self.registry.look_deadline_ms(action_type)
-
     def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long `inspect` of this type may take."""
         return self.registry.inspect_deadline_ms(action_type)

@@ -9,7 +9,7 @@ from qinglong_edge.commands.authority import Authorized, identify, require
 from qinglong_edge.commands.engine import Answer, Caller, Engine
 from qinglong_edge.commands.refusals import refused
 from qinglong_edge.domain import ids
-from qinglong_edge.domain.action import ACTION_TYPES
+from qinglong_edge.domain.action import is_automatic
 from qinglong_edge.domain.canonical import Fields, JsonObject
 from qinglong_edge.domain.decisions import Replayed
 from qinglong_edge.domain.dispatch import DispatchRefusal
@@ -165,6 +165,5 @@ def _settled_by(record: Record) -> str:
         return record.resolution.source.value
     if record.progress is not None and record.progress.execution.status in TERMINAL:
         return "completion"
-    known = ACTION_TYPES.get(record.approval.action.action_type)
-    automatic = known is not None and known.capability.value == "automatic"
+    automatic = is_automatic(record.approval.action.action_type)
     return "evidence_or_person" if automatic else "person"

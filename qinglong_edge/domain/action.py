@@ -71,6 +71,12 @@ def least_risk(action_type: str, *, repeats: bool) -> Risk:
     return max(least, Risk.HIGH, key=RISK_RANK.__getitem__) if repeats else least
 
 
+def is_automatic(action_type: str) -> bool:
+    """Tell whether evidence may settle an unknown outcome of this type (ADR-0033, 4)."""
+    known = ACTION_TYPES.get(action_type)
+    return known is not None and known.capability is Capability.AUTOMATIC
+
+
 def needs_strong(risk: Risk) -> bool:
     """Tell whether deciding needs strong authentication (W29)."""
     return RISK_RANK[risk] >= RISK_RANK[Risk.HIGH]

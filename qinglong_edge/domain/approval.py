@@ -240,7 +240,10 @@ def decide(before: Approval, event: Decide, now: Now) -> Answer:
         now.stamp(before.requested_at_ms),
     )  # fmt: skip
     state = APPROVAL.move(before.state, happened)
-    return Changed(before._replace(version=before.version + 1, state=state, decision=decision))
+    after = before._replace(version=before.version + 1, state=state, decision=decision)
+    if act_of(after) is not None and decision_fact(after, event, now) is None:
+        return ApprovalRefusal.STRONG_REQUIRED
+    return Changed(after)
 
 
 def _replay_decision(before: Approval, made: Decision, event: Decide) -> Answer:
@@ -269,23 +272,26 @@ def _undecidable(before: Approval, event: Decide, now: Now) -> ApprovalRefusal |
         return ApprovalRefusal.STATE_CONFLICT
     if event.action_digest not in {None, before.action.action_digest}:
         return ApprovalRefusal.DIGEST_MISMATCH
-    if event.approved and needs_strong(before.risk) and decision_fact(before, event, now) is None:
-        return ApprovalRefusal.STRONG_REQUIRED
     return None
 
 
-def decision_fact(before: Approval, event: Decide, now: Now) -> AuthorizationFact | None:
-    """Return the fact to store with this decision: a high or critical approval has one, only it.
+def act_of(approval: Approval) -> Act | None:
+    """Return what a decision needs a fact for: a high or critical approval has one, only it."""
+    made = approval.decision
+    if made is None or not made.approved or not needs_strong(approval.risk):
+        return None
+    return Act(
+        approval.approval_request_id, approval.project_id, made.decision_id, made.decided_by,
+        made.decided_at_ms,
+    )  # fmt: skip
 
-    None for such an approval means that the proof is missing, too weak, too old or another's.
+
+def decision_fact(decided: Approval, event: Decide, now: Now) -> AuthorizationFact | None:
+    """Return the fact to store with a decision that was just made.
+
+    Where `act_of` names an act, None says that the proof is missing, too weak or another's.
     """
-    if not event.approved or not needs_strong(before.risk):
-        return None
-    if event.principal is None or event.principal.subject != event.decided_by:
-        return None
-    at_ms = now.stamp(before.requested_at_ms)
-    act = Act(before.approval_request_id, before.project_id, event.decision_id, at_ms)
-    return authorize(act, event.principal, event.fence, now)
+    return authorize(act_of(decided), event.principal, event.fence, now)
 
 
 def consume(before: Approval, event: Consume, now: Now) -> Answer:

@@ -40,23 +40,26 @@ class AuthorizationFact(NamedTuple):
 
 
 class Act(NamedTuple):
-    """Name what somebody is about to do: on what, under which mutation, when it is stamped."""
+    """Name what needs a fact: who does it, on what, under which mutation, when it is stamped."""
 
     target_id: str
     project_id: str
     mutation_id: str
+    by: Subject
     at_ms: int
 
 
 def authorize(
-    act: Act, principal: Principal | None, fence: PolicyFence, now: Now
+    act: Act | None, principal: Principal | None, fence: PolicyFence, now: Now
 ) -> AuthorizationFact | None:
-    """Return the fact that an act needs; None where the proof is not strong enough for it.
+    """Return the fact of an act; None where none is needed, or the proof is not strong enough.
 
-    Only a user proves anything, at most five minutes before, by the clocks of the store and by the
-    stamp that the act is stored with.
+    Only a user proves anything, for their own act, at most five minutes before, by the clocks of
+    the store and by the stamp that the act is stored with.
     """
-    if principal is None or principal.subject.type is not SubjectType.USER:
+    if act is None or principal is None or principal.subject != act.by:
+        return None
+    if act.by.type is not SubjectType.USER:
         return None
     age_ms = act.at_ms - principal.authenticated_at_ms
     if not is_strong(principal, now) or fence.binding_version is None:
@@ -67,7 +70,7 @@ def authorize(
         act.target_id,
         act.project_id,
         act.mutation_id,
-        principal.subject,
+        act.by,
         principal.authentication_id,
         principal.assurance,
         principal.authenticated_at_ms,

@@ -6,8 +6,7 @@ from qinglong_edge.domain.execution import Dispatch
 
 def retry_after_ms(attempt_count: int) -> int:
     """Return how long a spent attempt waits: 1 s, doubling, at most a minute."""
-    doublings = min(max(attempt_count, 1) - 1, limits.RETRY_EXPONENT_MAX)
-    return min(limits.RETRY_MS_MAX, limits.RETRY_BASE_MS << doublings)
+    return _doubling(attempt_count, limits.RETRY_BASE_MS, limits.RETRY_MS_MAX)
 
 
 def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
@@ -18,5 +17,9 @@ def waiting_retry_ms(dispatch: Dispatch, now_at_ms: int) -> int:
 
 def next_scan_ms(finding_count: int) -> int:
     """Return how long to wait after this many findings: 5 s, doubling, at most six hours (W6)."""
-    doublings = min(max(finding_count, 1) - 1, limits.RETRY_EXPONENT_MAX)
-    return min(limits.SCAN_MS_MAX, limits.SCAN_BASE_MS << doublings)
+    return _doubling(finding_count, limits.SCAN_BASE_MS, limits.SCAN_MS_MAX)
+
+
+def _doubling(count: int, base_ms: int, most_ms: int) -> int:
+    doublings = min(max(count, 1) - 1, limits.RETRY_EXPONENT_MAX)
+    return min(most_ms, base_ms << doublings)

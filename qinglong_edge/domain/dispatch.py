@@ -11,6 +11,7 @@ the barrier: only the fence (owner, token, version) does that.
 import enum
 from typing import NamedTuple
 
+from qinglong_edge.domain import lease as leases
 from qinglong_edge.domain import recovery
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.execution import (
@@ -22,6 +23,7 @@ from qinglong_edge.domain.execution import (
     fence_of,
     lease_expired,
 )
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import (
     EXECUTION,
     NOT_STARTED,
@@ -30,7 +32,7 @@ from qinglong_edge.domain.machines import (
     ExecutionStatus,
 )
 from qinglong_edge.domain.policy import PolicyFence
-from qinglong_edge.domain.recovery import Lease, Resolution
+from qinglong_edge.domain.recovery import Resolution
 from qinglong_edge.domain.tick import Now, Trust
 
 
@@ -138,8 +140,8 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
         expired = lease_expired(execution, now)
         return DispatchRefusal.RECOVERY_REQUIRED if expired else DispatchRefusal.EXECUTING
     lease = execution.lease
-    if lease is not None and not lease_expired(execution, now):
-        mine = (lease.owner, lease.token) == (event.owner, event.token)
+    if lease is not None and leases.runs(lease, now):
+        mine = leases.is_of(lease, event.owner, event.token)
         return Replayed(before) if mine else DispatchRefusal.LEASED
     if execution.eligible_tick is None or execution.eligible_tick > now.tick:
         return DispatchRefusal.NOT_DUE
@@ -149,17 +151,15 @@ def claim(dispatch: Dispatch, before: Progress, event: Claim, now: Now) -> Answe
         return _block(before, ExecutionEvent.CLAIM, "claim", START_DEADLINE_PASSED, now=now)
     if execution.attempt_count >= execution.max_attempts:
         return _block(before, ExecutionEvent.CLAIM, "exhausted", ATTEMPTS_EXHAUSTED, now=now)
-    status = EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED)
-    expires = now.tick + event.lease_ms
-    return _next(
-        before,
-        now,
-        status=status,
+    taken = leases.take(event.owner, event.token, event.lease_ms, now)
+    held = execution._replace(
+        status=EXECUTION.move(execution.status, ExecutionEvent.CLAIM, ExecutionStatus.LEASED),
         attempt_count=execution.attempt_count + 1,
-        eligible_tick=expires,
-        lease=Lease(event.owner, event.token, now.tick, expires),
+        eligible_tick=taken.expires_tick,
+        lease=taken,
         result_mutation_id=None,
     )
+    return _next(before, held, now)
 
 
 def start(
@@ -187,16 +187,16 @@ def start(
         return _block(before, ExecutionEvent.START, "start", START_DEADLINE_PASSED, now=now)
     if policy != dispatch.fence:
         return _block(before, ExecutionEvent.START, "start", FENCE_CHANGED, now=now)
-    started_at_ms = now.stamp(execution.updated_at_ms)
-    after = execution._replace(
+    at_ms = now.stamp(execution.updated_at_ms)
+    started = execution._replace(
         status=EXECUTION.move(execution.status, ExecutionEvent.START, ExecutionStatus.EXECUTING),
-        version=execution.version + 1,
         eligible_tick=None,
-        started_at_ms=started_at_ms,
-        updated_at_ms=started_at_ms,
+        started_at_ms=at_ms,
     )
+    after = _next(before, started, now).after
     next_scan = execution.eligible_tick if execution.eligible_tick is not None else now.tick
-    return Changed(Progress(after, recovery.arm(after.version, next_scan, started_at_ms)))
+    control = recovery.arm(after.execution.version, next_scan, at_ms)
+    return Changed(after._replace(control=control))
 
 
 def renew(before: Progress, event: Renew, now: Now) -> Answer:
@@ -204,14 +204,14 @@ def renew(before: Progress, event: Renew, now: Now) -> Answer:
     execution, lease = before.execution, before.execution.lease
     if lease is None or not _may_prolong(before, ExecutionEvent.RENEW):
         return DispatchRefusal.FENCE_REJECTED
-    if _follows(before, event.fence) and _was_renewed(before, lease):
+    if _follows(before, event.fence) and _was_renewed(before, lease, event.lease_ms):
         return Replayed(before)
     if fence_of(execution) != event.fence:
         return DispatchRefusal.FENCE_REJECTED
-    expires = max(lease.expires_tick, now.tick + event.lease_ms)
-    prolonged = lease._replace(from_tick=now.tick, expires_tick=expires)
+    prolonged = leases.prolong(lease, event.lease_ms, now)
     if execution.status is ExecutionStatus.LEASED:
-        return _next(before, now, lease=prolonged, eligible_tick=expires)
+        held = execution._replace(lease=prolonged, eligible_tick=prolonged.expires_tick)
+        return _next(before, held, now)
     return _watched(before, prolonged, now)
 
 
@@ -312,10 +312,10 @@ def _follows(before: Progress, fence: Fence) -> bool:
     return fence_of(before.execution) == fence._replace(version=fence.version + 1)
 
 
-def _was_renewed(before: Progress, lease: Lease) -> bool:
-    """Tell whether the last step can have been a renewal: no start, no expiry."""
+def _was_renewed(before: Progress, lease: Lease, lease_ms: int) -> bool:
+    """Tell whether the last step can have been this renewal, and no start or expiry."""
     began = before.control is not None and before.control.version == 0
-    return not began and lease.expires_tick > lease.from_tick
+    return not began and leases.covers(lease, lease_ms)
 
 
 def _may_prolong(before: Progress, event: ExecutionEvent) -> bool:
@@ -334,15 +334,14 @@ def _ended_by(execution: Execution, mutation_id: str, version: int) -> bool:
     return execution.result_mutation_id == mutation_id and execution.version == version + 1
 
 
-def _next(before: Progress, now: Now, **changes: object) -> Changed[Progress]:
-    execution = before.execution
-    changes.setdefault("updated_at_ms", now.stamp(execution.updated_at_ms))
-    after = execution._replace(version=execution.version + 1, **changes)  # type: ignore[arg-type]
+def _next(before: Progress, changed: Execution, now: Now) -> Changed[Progress]:
+    at_ms = now.stamp(changed.updated_at_ms)
+    after = changed._replace(version=changed.version + 1, updated_at_ms=at_ms)
     return Changed(before._replace(execution=after))
 
 
 def _watched(before: Progress, lease: Lease, now: Now) -> Changed[Progress]:
-    moved = _next(before, now, lease=lease).after
+    moved = _next(before, before.execution._replace(lease=lease), now).after
     if moved.control is None:
         return Changed(moved)
     at_ms = moved.execution.updated_at_ms
@@ -353,9 +352,7 @@ def _watched(before: Progress, lease: Lease, now: Now) -> Changed[Progress]:
 def _wait(
     before: Progress, event: ExecutionEvent, why: Release, *, attempts: int, now: Now
 ) -> Changed[Progress]:
-    return _next(
-        before,
-        now,
+    waiting = before.execution._replace(
         status=EXECUTION.move(before.execution.status, event, ExecutionStatus.RETRY_WAIT),
         attempt_count=attempts,
         eligible_tick=now.tick + (why.retry_after_ms or 0),
@@ -363,6 +360,7 @@ def _wait(
         result_mutation_id=why.mutation_id,
         last_result_code=why.result_code,
     )
+    return _next(before, waiting, now)
 
 
 def _block(
@@ -381,17 +379,17 @@ def end(
 ) -> Changed[Progress]:
     """Close an execution, and its control with it, under one mutation id and result code."""
     mutation_id, code = result
-    at_ms = now.stamp(before.execution.updated_at_ms)
-    ended = _next(
-        before,
-        now,
-        status=EXECUTION.move(before.execution.status, event, to),
+    execution = before.execution
+    at_ms = now.stamp(execution.updated_at_ms)
+    over = execution._replace(
+        status=EXECUTION.move(execution.status, event, to),
         eligible_tick=None,
         lease=None,
         result_mutation_id=mutation_id,
         last_result_code=code,
         completed_at_ms=at_ms,
-    ).after
+    )
+    ended = _next(before, over, now).after
     if ended.control is None:
         return Changed(ended)
     control = recovery.close(ended.control, ended.execution.version, mutation_id, at_ms)

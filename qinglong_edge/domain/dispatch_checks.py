@@ -1,21 +1,18 @@
 """Prove the fields of dispatch commands before anything is read (contract 6.3)."""
 
-from qinglong_edge.domain import ids, limits
+from qinglong_edge.domain import ids, lease, limits
 from qinglong_edge.domain.dispatch import Claim, Complete, Release, Renew
 
 
 def check_claim(event: Claim) -> Claim:
     """Return the command with every field proven; raises `UsageError`."""
-    ids.check_ident(event.dispatch_id, "dispatch_id")
-    ids.check_ident(event.owner, "owner", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_ident(event.token, "lease_token", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    lease.check(*event)
     return event
 
 
 def check_renew(event: Renew) -> Renew:
     """Return the command with its length proven; raises `UsageError`."""
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    lease.check_length(event.lease_ms)
     return event
 
 

@@ -54,6 +54,10 @@ class RowDamagedError(DamagedError):
     """Say that one row cannot be believed; it stays closed, and the others go on."""
 
 
+# What leaves one item as it stands: the store did not take it, or its row cannot be believed.
+STORE_FAILED = (UnavailableError, RowDamagedError)
+
+
 class InvariantBroken(QinglongError):
     """Say that two parts of this program disagree; the transaction was rolled back; stop."""
 

@@ -8,16 +8,17 @@ happened. Times are the store's own: a command carries none.
 from typing import NamedTuple
 
 from qinglong_edge.domain import backoff, ids, limits
+from qinglong_edge.domain import lease as leases
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.errors import UsageError
-from qinglong_edge.domain.execution import Execution, Progress, lease_expired
+from qinglong_edge.domain.execution import Progress, lease_expired
 from qinglong_edge.domain.machines import CONTROL, ControlEvent, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.recovery import (
     Control,
     Finding,
-    Lease,
     Observation,
     RecoveryRefusal,
+    stepped,
 )
 from qinglong_edge.domain.tick import Now
 
@@ -74,16 +75,13 @@ Answer = Changed[Progress] | Replayed[Progress] | RecoveryRefusal
 
 def check_claim_scan(event: ClaimScan) -> ClaimScan:
     """Return the command with every field proven; raises `UsageError`."""
-    ids.check_ident(event.dispatch_id, "dispatch_id")
-    ids.check_ident(event.owner, "owner", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_ident(event.token, "lease_token", most=limits.LEASE_NAME_CHARS_MAX)
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    leases.check(*event)
     return event
 
 
 def check_renew_scan(event: RenewScan) -> RenewScan:
     """Return the command with its length proven; raises `UsageError`."""
-    ids.check_int(event.lease_ms, "lease_ms", least=1, most=limits.LEASE_MS_MAX)
+    leases.check_length(event.lease_ms)
     return event
 
 
@@ -127,15 +125,15 @@ def claim(before: Progress, event: ClaimScan, now: Now) -> Answer:
     if not lease_expired(execution, now):
         return RecoveryRefusal.EXECUTION_ACTIVE
     lease = control.lease
-    if lease is not None and now.tick < lease.expires_tick:
-        mine = (lease.owner, lease.token) == (event.owner, event.token)
+    if lease is not None and leases.runs(lease, now):
+        mine = leases.is_of(lease, event.owner, event.token)
         return Replayed(before) if mine else RecoveryRefusal.LEASED
     if control.next_scan_tick is None or control.next_scan_tick > now.tick:
         return RecoveryRefusal.NOT_DUE
-    expires = now.tick + event.lease_ms
     status = CONTROL.move(control.status, ControlEvent.CLAIM)
-    held = Lease(event.owner, event.token, now.tick, expires)
-    return _next(before, control, now, status=status, next_scan_tick=expires, lease=held)
+    taken = leases.take(event.owner, event.token, event.lease_ms, now)
+    held = control._replace(status=status, next_scan_tick=taken.expires_tick, lease=taken)
+    return _next(before, held, now)
 
 
 def renew(before: Progress, event: RenewScan, now: Now) -> Answer:
@@ -143,15 +141,14 @@ def renew(before: Progress, event: RenewScan, now: Now) -> Answer:
     control = before.control
     if control is None or control.lease is None:
         return RecoveryRefusal.FENCE_REJECTED
-    lease = control.lease
     spoken = event.fence._replace(recovery_version=event.fence.recovery_version + 1)
-    if holds(before, spoken) and lease.expires_tick - lease.from_tick >= event.lease_ms:
+    if holds(before, spoken) and leases.covers(control.lease, event.lease_ms):
         return Replayed(before)
     if not holds(before, event.fence):
         return RecoveryRefusal.FENCE_REJECTED
-    expires = max(lease.expires_tick, now.tick + event.lease_ms)
-    prolonged = lease._replace(from_tick=now.tick, expires_tick=expires)
-    return _next(before, control, now, next_scan_tick=expires, lease=prolonged)
+    prolonged = leases.prolong(control.lease, event.lease_ms, now)
+    held = control._replace(next_scan_tick=prolonged.expires_tick, lease=prolonged)
+    return _next(before, held, now)
 
 
 def observe(before: Progress, event: Observe, now: Now) -> Answer:
@@ -172,23 +169,19 @@ def observe(before: Progress, event: Observe, now: Now) -> Answer:
     last = _observation(event, count)
     by_person = last.finding in PERSON_NEEDED or count >= limits.FINDINGS_MAX
     to = ControlStatus.MANUAL_REQUIRED if by_person else ControlStatus.ARMED
-    return _next(
-        before,
-        control,
-        now,
+    seen = control._replace(
         status=CONTROL.move(control.status, ControlEvent.OBSERVE, to),
         next_scan_tick=None if by_person else now.tick + backoff.next_scan_ms(count),
         lease=None,
         finding_count=count,
         last=last,
     )
+    return _next(before, seen, now)
 
 
 def holds(before: Progress, fence: ScanFence) -> bool:
     """Tell whether this fence still holds the control; its expiry alone takes nothing away."""
-    execution, control = before
-    watched = control is not None and _watched(execution, control)
-    return watched and scan_fence_of(before) == fence
+    return scan_fence_of(before) == fence
 
 
 def counted(control: Control) -> int:
@@ -197,20 +190,19 @@ def counted(control: Control) -> int:
 
 
 def scan_fence_of(progress: Progress) -> ScanFence | None:
-    """Return the fence under which the holder of the scan lease may speak."""
+    """Return the fence under which the holder of the scan lease may speak (contract 8.5, 8.6).
+
+    None where nobody may: what is not executing, not leased, or watched in another version.
+    """
     execution, control = progress
-    if control is None or control.lease is None:
+    if execution.status is not ExecutionStatus.EXECUTING or control is None:
+        return None
+    if control.status is not ControlStatus.LEASED or control.lease is None:
+        return None
+    if control.execution_version != execution.version:
         return None
     lease = control.lease
     return ScanFence(lease.owner, lease.token, execution.version, control.version)
-
-
-def _watched(execution: Execution, control: Control) -> bool:
-    return (
-        execution.status is ExecutionStatus.EXECUTING
-        and control.status is ControlStatus.LEASED
-        and control.execution_version == execution.version
-    )
 
 
 def _observation(event: Observe, count: int) -> Observation:
@@ -220,7 +212,5 @@ def _observation(event: Observe, count: int) -> Observation:
     return Observation(event.mutation_id, finding, code, digest)
 
 
-def _next(before: Progress, control: Control, now: Now, **changes: object) -> Changed[Progress]:
-    changes["updated_at_ms"] = now.stamp(control.updated_at_ms)
-    after = control._replace(version=control.version + 1, **changes)  # type: ignore[arg-type]
-    return Changed(before._replace(control=after))
+def _next(before: Progress, changed: Control, now: Now) -> Changed[Progress]:
+    return Changed(before._replace(control=stepped(changed, now.stamp())))

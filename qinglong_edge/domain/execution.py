@@ -6,13 +6,15 @@
 import enum
 from typing import NamedTuple
 
+from qinglong_edge.domain import lease as leases
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.action import ActionBinding, Risk
 from qinglong_edge.domain.approval import Approval
 from qinglong_edge.domain.errors import InvariantBroken
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject
-from qinglong_edge.domain.recovery import Control, Lease, Resolution
+from qinglong_edge.domain.recovery import Control, Resolution
 from qinglong_edge.domain.tick import Now, Tick
 
 
@@ -132,5 +134,5 @@ def started_at_ms(execution: Execution) -> int:
 
 
 def lease_expired(execution: Execution, now: Now) -> bool:
-    """Tell whether the lease has run out; at exactly its end it has."""
-    return execution.lease is None or now.tick >= execution.lease.expires_tick
+    """Tell whether nobody holds it any more."""
+    return execution.lease is None or not leases.runs(execution.lease, now)

@@ -8,6 +8,7 @@ lease coordinates probing and grants no right to execute. The values stand here;
 import enum
 from typing import NamedTuple
 
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import CONTROL, ControlEvent, ControlStatus
 from qinglong_edge.domain.policy import Subject
 from qinglong_edge.domain.tick import Tick
@@ -78,15 +79,6 @@ class RecoveryRefusal(enum.Enum):
     CLOCK_UNTRUSTED = "clock_untrusted"
 
 
-class Lease(NamedTuple):
-    """Hold a fence: who may speak (owner, token), and from when until when, in ticks."""
-
-    owner: str
-    token: str
-    from_tick: Tick
-    expires_tick: Tick
-
-
 class Observation(NamedTuple):
     """Hold the newest finding of a control."""
 
@@ -121,24 +113,28 @@ def arm(execution_version: int, next_scan_tick: Tick, at_ms: int) -> Control:
 def rearm(before: Control, execution_version: int, next_scan_tick: Tick, at_ms: int) -> Control:
     """Follow the execution's new lease end; the manual queue keeps what it has (W28)."""
     status = CONTROL.move(before.status, ControlEvent.REARM)
-    return before._replace(
+    after = before._replace(
         status=status,
-        version=before.version + 1,
         execution_version=execution_version,
         next_scan_tick=next_scan_tick if status is ControlStatus.ARMED else None,
         lease=None,
-        updated_at_ms=max(at_ms, before.updated_at_ms),
     )
+    return stepped(after, at_ms)
 
 
 def close(before: Control, execution_version: int, mutation_id: str, at_ms: int) -> Control:
     """Close the control under the mutation that ended the execution."""
-    return before._replace(
+    after = before._replace(
         status=CONTROL.move(before.status, ControlEvent.CLOSE),
-        version=before.version + 1,
         execution_version=execution_version,
         next_scan_tick=None,
         lease=None,
         resolution_mutation_id=mutation_id,
-        updated_at_ms=max(at_ms, before.updated_at_ms),
     )
+    return stepped(after, at_ms)
+
+
+def stepped(changed: Control, at_ms: int) -> Control:
+    """Count what changed as one step; its stamp never goes back."""
+    stamp = max(at_ms, changed.updated_at_ms)
+    return changed._replace(version=changed.version + 1, updated_at_ms=stamp)

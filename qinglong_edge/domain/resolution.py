@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import dispatch as dispatches
 from qinglong_edge.domain import evidence, ids
-from qinglong_edge.domain.action import ACTION_TYPES, Capability
+from qinglong_edge.domain.action import is_automatic
 from qinglong_edge.domain.authorization import Act, AuthorizationFact, authorize
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.evidence import Evidence, ScanFence
@@ -151,13 +151,7 @@ def by_person(
     if policy != event.fence:
         return RecoveryRefusal.FENCE_CHANGED
     resolution = _from_person(case.dispatch, event, _stamp(case, now))
-    act = Act(
-        resolution.dispatch_id,
-        resolution.project_id,
-        resolution.mutation_id,
-        resolution.resolved_at_ms,
-    )
-    fact = authorize(act, event.principal, event.fence, now)
+    fact = authorize(act_of(resolution), event.principal, event.fence, now)
     if fact is None:
         return RecoveryRefusal.STRONG_REQUIRED
     return Changed(_settle(case.progress, resolution, now)._replace(fact=fact))
@@ -176,14 +170,10 @@ def _refuse_person(case: Case, event: ResolveByPerson, now: Now) -> RecoveryRefu
     expected = event.recovery_version
     if event.execution_version != execution.version or expected not in {None, control.version}:
         return RecoveryRefusal.FENCE_REJECTED
-    if control.finding_count == 0 and not event.unprobed and _automatic(case.dispatch):
+    probed = control.finding_count > 0 or event.unprobed
+    if not probed and is_automatic(case.dispatch.action.action_type):
         return RecoveryRefusal.NOT_PROBED
     return None
-
-
-def _automatic(dispatch: Dispatch) -> bool:
-    known = ACTION_TYPES.get(dispatch.action.action_type)
-    return known is not None and known.capability is Capability.AUTOMATIC
 
 
 def _again(case: Case, known: Resolution, asked: Resolution) -> Answer:
@@ -238,6 +228,19 @@ def _settle(before: Progress, resolution: Resolution, now: Now) -> Settled:
         to=_STATUS[resolution.decision],
     )
     return Settled(ended.after, resolution)
+
+
+def act_of(resolution: Resolution | None) -> Act | None:
+    """Return what a person's word needs a fact for; evidence needs none."""
+    if resolution is None or resolution.resolved_by is None:
+        return None
+    return Act(
+        resolution.dispatch_id,
+        resolution.project_id,
+        resolution.mutation_id,
+        resolution.resolved_by,
+        resolution.resolved_at_ms,
+    )
 
 
 def settles(resolution: Resolution, progress: Progress) -> bool:

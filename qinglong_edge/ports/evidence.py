@@ -45,6 +45,6 @@ class Providers(Protocol):
         """Return the provider, or None where nobody can look."""
         ...
 
-    def look_deadline_ms(self, action_type: str) -> int:
+    def inspect_deadline_ms(self, action_type: str) -> int:
         """Return how long looking may take."""
         ...

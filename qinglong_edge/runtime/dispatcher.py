@@ -14,7 +14,7 @@ from qinglong_edge.domain import backoff, limits
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain.decisions import Replayed
 from qinglong_edge.domain.effect import Whole
-from qinglong_edge.domain.errors import QinglongError, RowDamagedError, UnavailableError
+from qinglong_edge.domain.errors import STORE_FAILED, QinglongError
 from qinglong_edge.domain.execution import Dispatch, Execution, Fence, Record, fence_of
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.paging import Cursor
@@ -31,8 +31,6 @@ COUNTERS = (
     "recovery_required", "already_terminal", "unavailable", "exhausted", "put_back", "damaged",
 )  # fmt: skip
 
-
-_STORE_FAILED = (UnavailableError, RowDamagedError)  # either way this item is left as it stands
 _Begun = DispatchAnswer | LetGo | None
 
 
@@ -146,7 +144,7 @@ class Dispatcher:
         start = self._begin(first, fence) if why is None else None
         try:
             answers, begun = self._desk.dispatches.claim_page(claims, start)
-        except _STORE_FAILED:
+        except STORE_FAILED:
             self._counts["unavailable"] += len(items)
             return [], None
         claimed = []
@@ -227,7 +225,7 @@ class Dispatcher:
                 return started
         try:
             return self._desk.dispatches.start(event)
-        except _STORE_FAILED:
+        except STORE_FAILED:
             return None
 
     def _execute(self, item: Candidate, started: DispatchAnswer | None, left_ms: int) -> None:
@@ -253,7 +251,7 @@ class Dispatcher:
         try:
             self._desk.dispatches.expire(rules.Expire(dispatch_id, fence))
             fence = fence._replace(version=fence.version + 1)
-        except _STORE_FAILED:
+        except STORE_FAILED:
             self._counts["unavailable"] += 1
         if run.late is not None:
             self._late.append(run.late._replace(fence=fence))
@@ -271,7 +269,7 @@ class Dispatcher:
         )  # fmt: skip
         try:
             answer = self._desk.dispatches.release(event)
-        except _STORE_FAILED:
+        except STORE_FAILED:
             answer = rules.DispatchRefusal.FENCE_REJECTED
         self._counts[_released(answer)] += 1
 
@@ -287,7 +285,7 @@ class Dispatcher:
         )
         try:
             answers = self._desk.dispatches.put_back(events)
-        except _STORE_FAILED:
+        except STORE_FAILED:
             self._counts["unavailable"] += len(events)
             return
         for answer in answers:
@@ -303,7 +301,7 @@ class Dispatcher:
     def _record(self, event: rules.Complete) -> None:
         try:
             answer = self._desk.dispatches.complete(event)[0]
-        except _STORE_FAILED:
+        except STORE_FAILED:
             self._unrecorded.append(event)
             return
         self._count_verdict(answer)
@@ -314,7 +312,7 @@ class Dispatcher:
         for event in waiting:
             try:
                 self._count_verdict(self._desk.dispatches.complete(event)[0])
-            except _STORE_FAILED:
+            except STORE_FAILED:
                 self._counts["unavailable"] += 1
                 self._counts["recovery_required"] += 1
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import ids
-from qinglong_edge.domain.errors import RowDamagedError, UnavailableError, UsageError
+from qinglong_edge.domain.errors import STORE_FAILED, UsageError
 from qinglong_edge.domain.execution import Execution, Fence, Outcome
 from qinglong_edge.domain.ids import new_id
 from qinglong_edge.executor.invoke import Outstanding, Overran, Returned
@@ -88,7 +88,7 @@ class Run:
         event = rules.Renew(self._item.dispatch.dispatch_id, self.fence, lease_ms)
         try:
             answer = self._desk.dispatches.renew(event)
-        except (UnavailableError, RowDamagedError):
+        except STORE_FAILED:
             return  # the lease may run out; only the fence decides whether the answer counts
         if isinstance(answer, rules.DispatchRefusal):
             self._lost = True

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from qinglong_edge.domain import evidence, limits
 from qinglong_edge.domain.action import Capability
-from qinglong_edge.domain.errors import RowDamagedError, UnavailableError
+from qinglong_edge.domain.errors import STORE_FAILED
 from qinglong_edge.domain.evidence import (
     VERIFIED,
     ClaimScan,
@@ -36,7 +36,6 @@ COUNTERS = (
 UNSUPPORTED = Evidence(Finding.UNSUPPORTED, "automatic_recovery_unsupported")
 UNAVAILABLE = Evidence(Finding.UNAVAILABLE, "recovery_evidence_unavailable")
 
-_STORE_FAILED = (UnavailableError, RowDamagedError)
 _REFUSED = {
     RecoveryRefusal.NOT_FOUND: "unavailable",
     RecoveryRefusal.MANUAL_REQUIRED: "manual_required",
@@ -78,7 +77,10 @@ class Reconciler:
         provider = self._automatic(dispatch.action.action_type)
         if provider is not None and self._desk.outstanding.busy(_call_name(provider)):
             return "deferred"  # the last look has not returned: nothing is claimed for nothing
-        lease_ms = self._lease_ms(provider)
+        look_ms = 0
+        if provider is not None:
+            look_ms = self._providers.inspect_deadline_ms(provider.action_type)
+        lease_ms = min(look_ms + limits.PAGE_SLACK_MS, limits.LEASE_MS_MAX)
         token = self._desk.entropy(16).hex()
         try:
             claimed = self._recoveries.claim(
@@ -92,9 +94,9 @@ class Reconciler:
             if progress is None or fence is None:
                 return "unavailable"
             look = _Look(self._desk, self._recoveries, dispatch, fence, lease_ms)
-            found = UNSUPPORTED if provider is None else look.inspect(provider, progress)
-            return _counter(look.record(found))
-        except _STORE_FAILED:
+            found = UNSUPPORTED if provider is None else look.inspect(provider, progress, look_ms)
+            return _counter(look.record(found), found)
+        except STORE_FAILED:
             return "unavailable"
 
     def _automatic(self, action_type: str) -> EvidenceProvider | None:
@@ -102,12 +104,6 @@ class Reconciler:
         if provider is None or provider.capability is not Capability.AUTOMATIC:
             return None
         return provider
-
-    def _lease_ms(self, provider: EvidenceProvider | None) -> int:
-        look_ms = 0
-        if provider is not None:
-            look_ms = self._providers.look_deadline_ms(provider.action_type)
-        return min(look_ms + limits.PAGE_SLACK_MS, limits.LEASE_MS_MAX)
 
 
 class _Look:
@@ -127,7 +123,7 @@ class _Look:
         self._fence = fence
         self._lease_ms = lease_ms
 
-    def inspect(self, provider: EvidenceProvider, progress: Progress) -> Evidence:
+    def inspect(self, provider: EvidenceProvider, progress: Progress, look_ms: int) -> Evidence:
         """Ask the provider within the deadline; anything but an answer is `unavailable`."""
         control = progress.control
         context = EvidenceContext(
@@ -139,7 +135,7 @@ class _Look:
         ending = self._desk.outstanding.call(
             _call_name(provider),
             lambda: provider.inspect(context),
-            deadline_ms=max(1, self._lease_ms - limits.PAGE_SLACK_MS),
+            deadline_ms=look_ms,
             tick_ms=max(1, self._lease_ms // 2),
             on_tick=self._renew,
         )
@@ -157,11 +153,10 @@ class _Look:
         event = RenewScan(self._dispatch.dispatch_id, self._fence, self._lease_ms)
         try:
             answer = self._recoveries.renew(event)
-        except UnavailableError:
+        except STORE_FAILED:
             return  # the lease may run out; only the fence decides whether the finding counts
-        if not isinstance(answer, RecoveryRefusal):
-            version = self._fence.recovery_version + 1
-            self._fence = self._fence._replace(recovery_version=version)
+        if not isinstance(answer, RecoveryRefusal) and answer.after.progress is not None:
+            self._fence = evidence.scan_fence_of(answer.after.progress) or self._fence
 
 
 def _call_name(provider: EvidenceProvider) -> str:
@@ -169,13 +164,13 @@ def _call_name(provider: EvidenceProvider) -> str:
     return f"evidence:{provider.action_type}"
 
 
-def _counter(answer: RecoveryAnswer) -> str:
+def _counter(answer: RecoveryAnswer, found: Evidence) -> str:
     if isinstance(answer, RecoveryRefusal):  # else somebody took over, and sees to it
         return _REFUSED.get(answer, "deferred")
-    record = answer.after
-    if record.progress is None or record.progress.control is None:
+    progress = answer.after.progress
+    if progress is None or progress.control is None:
         return "unavailable"
-    if record.resolution is not None:
-        return f"verified_{record.progress.execution.status.value}"
-    waits = record.progress.control.status is ControlStatus.MANUAL_REQUIRED
+    if found.finding in VERIFIED:
+        return found.finding.value
+    waits = progress.control.status is ControlStatus.MANUAL_REQUIRED
     return "manual_required" if waits else "deferred"

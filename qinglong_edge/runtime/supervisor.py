@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qinglong_edge.domain import limits
-from qinglong_edge.domain.lifecycle import Cursors as Cursors  # noqa: PLC0414 - tests know it here
+from qinglong_edge.domain.lifecycle import Cursors
 from qinglong_edge.domain.paging import check_budget
 from qinglong_edge.domain.profile import ResourcePolicy
 from qinglong_edge.ports.ambient import Clocks

@@ -4,7 +4,8 @@ import sqlite3
 
 import pytest
 
-from qinglong_edge.domain.authorization import AuthorizationFact, fact_digest
+from qinglong_edge.domain import resolution
+from qinglong_edge.domain.authorization import AuthorizationFact, FactKind, fact_digest
 from qinglong_edge.domain.errors import DamagedError, InvariantBroken
 from qinglong_edge.domain.identity import Assurance
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
@@ -39,7 +40,8 @@ def rows(sqlite: SqliteRepositories, table: str) -> int:
 
 def fact_of(story: Story, sqlite: SqliteRepositories) -> AuthorizationFact | None:
     record = story.record()
-    return sqlite.database.read(lambda tx: facts.of_resolution(tx, record))
+    act = resolution.act_of(record.resolution)
+    return sqlite.database.read(lambda tx: facts.proven(tx, record.key, FactKind.RESOLUTION, act))
 
 
 @pytest.mark.adr("0033", "7.1")

@@ -3,14 +3,17 @@
 import shutil
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+from qinglong_edge.domain import resolution
+from qinglong_edge.domain.authorization import AuthorizationFact, FactKind
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.machines import TERMINAL, ControlStatus
 from qinglong_edge.domain.recovery import Source
 from qinglong_edge.storage.sqlite import facts
+from qinglong_edge.storage.sqlite.transaction import Tx
 from tests.contract.adapters import (
     Fault,
     FaultyConnection,
@@ -152,7 +155,7 @@ class TwoStores:
         for n in self.numbers:
             found = self.sqlite.ports.approvals.find(f"apr-{n}")
             if found is not None:
-                fact = database.read(lambda tx, found=found: facts.of_resolution(tx, found))  # type: ignore[misc]
+                fact = database.read(partial(fact_of, found))
                 human = found.resolution is not None and found.resolution.source is Source.HUMAN
                 assert (fact is not None) == human
         sql = (
@@ -163,6 +166,11 @@ class TwoStores:
             " JOIN executions e USING (action) WHERE e.started_at_ms IS NULL) = 0"
         )
         assert tuple(database.connection.execute(sql).fetchone()) == (1, 1, 1, 1)
+
+
+def fact_of(record: Record, tx: Tx) -> AuthorizationFact | None:
+    act = resolution.act_of(record.resolution)
+    return facts.proven(tx, record.key, FactKind.RESOLUTION, act)
 
 
 def started(record: Record | None) -> bool:

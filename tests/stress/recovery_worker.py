@@ -126,7 +126,7 @@ class Looking:
     def provider(self, action_type: str) -> EvidenceProvider | None:
         return self._provider if action_type == TASK_PUBLISH else None
 
-    def look_deadline_ms(self, action_type: str) -> int:
+    def inspect_deadline_ms(self, action_type: str) -> int:
         return 5_000
 
 

@@ -21,9 +21,10 @@ from qinglong_edge.domain.approval import (
 from qinglong_edge.domain.canonical import JsonObject, canonical_bytes
 from qinglong_edge.domain.dispatch import Claim, Start
 from qinglong_edge.domain.execution import Dispatch, Execution, Fence, Progress
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
-from qinglong_edge.domain.recovery import Control, Lease
+from qinglong_edge.domain.recovery import Control
 from qinglong_edge.domain.tick import Now, Reading, Tick, Trust, tick_of
 from tests.support.clock import BOOT_MS, WALL_MS
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from typing import TypeVar
 
 from qinglong_edge.domain import approval as approvals
 from qinglong_edge.domain import dispatch as dispatches
@@ -20,6 +21,7 @@ from qinglong_edge.storage.sqlite.transaction import Tx, Value
 SQL = statements.load("qinglong_edge.storage.sqlite", "sql/actions.sql")
 
 Rule = Callable[[Case], dispatches.Answer]
+Item = TypeVar("Item")
 
 
 def find(tx: Tx, name: str) -> tuple[int, Record] | None:
@@ -112,11 +114,18 @@ def due_page(tx: Tx, name: str, order: str, *, after: Cursor | None, limit: int)
 
 
 def believable(found: list[sqlite3.Row]) -> tuple[list[Record], int]:
-    """Return the rows that hold, and how many do not."""
+    """Return the actions of the rows that hold, and how many do not."""
+    return read_each(found, rows.record_from_row)
+
+
+def read_each(
+    found: list[sqlite3.Row], from_row: Callable[[sqlite3.Row], Item]
+) -> tuple[list[Item], int]:
+    """Return the values of the rows that hold, and how many do not."""
     items = []
     for row in found:
         try:
-            items.append(rows.record_from_row(row))
+            items.append(from_row(row))
         except RowDamagedError:
             continue
     return items, len(found) - len(items)

@@ -128,7 +128,8 @@ def _settle(
 def _proven(tx: Tx, record: Record) -> bool:
     """Tell whether a person's word still has its fact; one that was lost is never filled in."""
     try:
-        facts.of_resolution(tx, record)
+        act = resolution.act_of(record.resolution)
+        facts.proven(tx, record.key, FactKind.RESOLUTION, act)
     except DamagedError:
         return False
     return True

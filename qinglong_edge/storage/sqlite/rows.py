@@ -7,13 +7,13 @@ from qinglong_edge.domain.approval import Approval, Cancellation, Consumption
 from qinglong_edge.domain.approval import Decision as ApprovalDecision
 from qinglong_edge.domain.errors import DamagedError, RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Execution, Progress, Record, dispatch_of
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import TERMINAL, ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
 from qinglong_edge.domain.recovery import (
     Control,
     Decision,
     Finding,
-    Lease,
     Observation,
     Resolution,
     Source,
@@ -29,19 +29,16 @@ def record_from_row(row: sqlite3.Row) -> Record:
     try:
         approval = _approval(row)
         progress = None if row["status"] is None else Progress(_execution(row), _control(row))
+        dispatch = dispatch_of(approval)
+        resolution = None if dispatch is None else _resolution(row, dispatch)
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(row) from error
-    dispatch = dispatch_of(approval)
     if dispatch is None or progress is None:
         if dispatch is not None or progress is not None or row["source"] is not None:
             raise _damaged(row)
         return Record(approval, None, None, row["key"])
     if dispatch.created_at_ms != progress.execution.created_at_ms or not _watched(progress):
         raise _damaged(row)
-    try:
-        resolution = _resolution(row, dispatch)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _damaged(row) from error
     if resolution is not None and not settles(resolution, progress):
         raise _damaged(row)
     return Record(approval, dispatch, progress, row["key"], resolution)

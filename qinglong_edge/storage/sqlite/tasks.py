@@ -1,10 +1,9 @@
 """Tasks on SQLite: reading only; a revision is written by the action that publishes it."""
 
 from qinglong_edge.domain import paging
-from qinglong_edge.domain.errors import RowDamagedError
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.task import TaskRevision
-from qinglong_edge.storage.sqlite import effects
+from qinglong_edge.storage.sqlite import actions, effects
 from qinglong_edge.storage.sqlite.effects import SQL
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
 
@@ -34,12 +33,7 @@ class SqliteTasks:
             lambda tx: tx.rows(SQL["list_tasks"], after_key=key, limit=most + 1)
         )
         shown = found[:most]
-        items = []
-        for row in shown:
-            try:
-                items.append(effects.revision_from_row(row))
-            except RowDamagedError:
-                continue
+        items, damaged = actions.read_each(shown, effects.revision_from_row)
         last = shown[-1]["first_key"] if len(found) > most else None
         cursor = None if last is None else Cursor(0, last)
-        return Page(items, cursor, len(shown) - len(items))
+        return Page(items, cursor, damaged)

@@ -2,6 +2,8 @@
 
 import sqlite3
 
+from qinglong_edge.domain import approval, resolution
+from qinglong_edge.domain.authorization import FactKind
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Record
@@ -84,6 +86,6 @@ def _action_problem(database: Database, approvals: SqliteApprovals, row: sqlite3
 
 def _prove(tx: Tx, record: Record) -> None:
     """Prove who authorized an action and its end, and what it left in this database."""
-    facts.of_decision(tx, record)
-    facts.of_resolution(tx, record)
+    facts.proven(tx, record.key, FactKind.DECISION, approval.act_of(record.approval))
+    facts.proven(tx, record.key, FactKind.RESOLUTION, resolution.act_of(record.resolution))
     effects.prove(tx, record)

@@ -10,7 +10,6 @@ import pytest
 from qinglong_edge.actions.manifest import (
     EMPTY,
     MANIFEST_BYTES_MAX,
-    Deadlines,
     Manifest,
     check_manifest,
     manifest_bytes,
@@ -25,8 +24,8 @@ SHELL = Manifest(("shell.exec",))
 FULL = Manifest(
     ("http.request", "shell.exec"),
     {
-        "http.request": Deadlines(1, limits.HANDLER_DEADLINE_MS_MAX),
-        "run.create": Deadlines(None, 5),
+        "http.request": 1,
+        "run.create": limits.HANDLER_DEADLINE_MS_MAX,
     },
 )
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -54,8 +53,8 @@ def test_the_file_says_what_a_person_would_write() -> None:
         "schema_version": 1,
         "enabled": ["http.request", "shell.exec"],
         "deadlines_ms": {
-            "http.request": {"inspect": 1, "execute": limits.HANDLER_DEADLINE_MS_MAX},
-            "run.create": {"execute": 5},
+            "http.request": {"inspect": 1},
+            "run.create": {"inspect": limits.HANDLER_DEADLINE_MS_MAX},
         },
     }
     assert json.loads(manifest_bytes(SHELL)) == {"schema_version": 1, "enabled": ["shell.exec"]}
@@ -63,7 +62,7 @@ def test_the_file_says_what_a_person_would_write() -> None:
 
 def test_the_order_of_types_does_not_matter() -> None:
     swapped = Manifest(
-        ("shell.exec", "http.request"), dict(sorted(FULL.deadlines.items(), reverse=True))
+        ("shell.exec", "http.request"), dict(sorted(FULL.inspect_ms.items(), reverse=True))
     )
     assert check_manifest(swapped) == FULL
     assert manifest_bytes(swapped) == manifest_bytes(FULL)
@@ -71,11 +70,14 @@ def test_the_order_of_types_does_not_matter() -> None:
 
 def test_deadlines_have_a_default() -> None:
     assert FULL.inspect_deadline_ms("http.request") == 1
-    assert FULL.execute_deadline_ms("http.request") == limits.HANDLER_DEADLINE_MS_MAX
-    assert FULL.inspect_deadline_ms("run.create") == limits.HANDLER_DEADLINE_MS_DEFAULT
-    assert FULL.execute_deadline_ms("run.create") == 5
+    assert FULL.inspect_deadline_ms("run.create") == limits.HANDLER_DEADLINE_MS_MAX
+    assert FULL.inspect_deadline_ms("shell.exec") == limits.HANDLER_DEADLINE_MS_DEFAULT
     assert EMPTY.inspect_deadline_ms("shell.exec") == limits.HANDLER_DEADLINE_MS_DEFAULT
-    assert EMPTY.execute_deadline_ms("shell.exec") == limits.HANDLER_DEADLINE_MS_DEFAULT
+
+
+def test_a_type_may_be_named_without_a_deadline() -> None:
+    read = parse_manifest(body(deadlines_ms={"shell.exec": {}, "run.create": {"inspect": 2}}))
+    assert read == Manifest((), {"run.create": 2})
 
 
 MALFORMED = [
@@ -102,8 +104,9 @@ MALFORMED = [
     body(deadlines_ms={"shell.exec": {"inspect": 0}}),
     body(deadlines_ms={"shell.exec": {"inspect": True}}),
     body(deadlines_ms={"shell.exec": {"inspect": 1.0}}),
-    body(deadlines_ms={"shell.exec": {"execute": None}}),
-    body(deadlines_ms={"shell.exec": {"execute": limits.HANDLER_DEADLINE_MS_MAX + 1}}),
+    body(deadlines_ms={"shell.exec": {"inspect": None}}),
+    body(deadlines_ms={"shell.exec": {"inspect": limits.HANDLER_DEADLINE_MS_MAX + 1}}),
+    body(deadlines_ms={"shell.exec": {"execute": 1}}),
     body(deadlines_ms={"shell.exec": {"other": 1}}),
     body() + b" " * MANIFEST_BYTES_MAX,
 ]
@@ -173,7 +176,7 @@ def test_a_state_that_is_no_directory_is_unavailable(tmp_path: Path) -> None:
     [
         Manifest(("nothing",)),
         Manifest(("shell.exec", "shell.exec")),
-        Manifest((), {"shell.exec": Deadlines(0)}),
+        Manifest((), {"shell.exec": 0}),
     ],
 )
 def test_what_is_no_manifest_is_not_written(tmp_path: Path, manifest: Manifest) -> None:

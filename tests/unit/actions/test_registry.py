@@ -2,7 +2,7 @@
 
 import pytest
 
-from qinglong_edge.actions.manifest import EMPTY, Deadlines, Manifest
+from qinglong_edge.actions.manifest import EMPTY, Manifest
 from qinglong_edge.actions.registry import Reach, Registry
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.action import ACTION_TYPES, Capability, Plan
@@ -65,7 +65,7 @@ class Provider:
 
 SHELL: ActionHandler = Handler("shell.exec")
 CREATE: ActionHandler = Handler("run.create")
-MANIFEST = Manifest(("http.request", "shell.exec"), {"shell.exec": Deadlines(7, None)})
+MANIFEST = Manifest(("http.request", "shell.exec"), {"shell.exec": 7})
 REGISTRY = Registry(MANIFEST, [SHELL, CREATE])
 
 
@@ -161,7 +161,7 @@ def test_an_automatic_type_may_have_a_modest_provider() -> None:
 @pytest.mark.parametrize(
     ("manifest", "ms"),
     [
-        (Manifest((), {"run.create": Deadlines(9, None)}), 9),
+        (Manifest((), {"run.create": 9}), 9),
         (EMPTY, limits.HANDLER_DEADLINE_MS_DEFAULT),
         (DamagedError("manifest_damaged", "x"), limits.HANDLER_DEADLINE_MS_DEFAULT),
         (UnavailableError("storage_error", "x"), limits.HANDLER_DEADLINE_MS_DEFAULT),
@@ -173,7 +173,7 @@ def test_evidence_is_looked_for_whatever_became_of_the_manifest(
     """What was started while a type was enabled must not stay unknown because it no longer is."""
     registry = Registry(manifest, [CREATE], [RUNS])
     assert registry.provider("run.create") is RUNS
-    assert registry.look_deadline_ms("run.create") == ms
+    assert registry.inspect_deadline_ms("run.create") == ms
     again = registry.with_manifest(MANIFEST)
     assert (again.provider("run.create"), again.find("run.create")) == (RUNS, None)
 
@@ -187,7 +187,6 @@ def test_a_manifest_that_cannot_be_believed_is_told_to_whoever_asks_for_a_handle
     for ask in (
         lambda: registry.find("shell.exec"),
         lambda: registry.require("shell.exec"),
-        lambda: registry.inspect_deadline_ms("shell.exec"),
         lambda: registry.describe()[0],
     ):
         with pytest.raises(DamagedError) as caught:

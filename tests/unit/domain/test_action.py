@@ -15,6 +15,7 @@ from qinglong_edge.domain.action import (
     action_digest,
     bind,
     check_path,
+    is_automatic,
     least_risk,
     parse_plan,
     plan_body,
@@ -256,6 +257,11 @@ def test_a_type_fixes_permission_least_risk_and_capability(
 ) -> None:
     assert ACTION_TYPES[name] == (check_permission(permission, "permission"), risk, capability)
     assert len(ACTION_TYPES) == 6
+    assert is_automatic(name) is (capability is Capability.AUTOMATIC)
+
+
+def test_evidence_settles_nothing_of_a_type_that_this_build_does_not_know() -> None:
+    assert not is_automatic("robot.move")
 
 
 def test_risks_are_ranked_from_low_to_critical() -> None:

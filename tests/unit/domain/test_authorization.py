@@ -3,7 +3,14 @@ from typing import Any
 import pytest
 
 from qinglong_edge.domain.action import Risk
-from qinglong_edge.domain.approval import ApprovalRefusal, decide, decision_fact
+from qinglong_edge.domain.approval import (
+    Approval,
+    ApprovalRefusal,
+    Decide,
+    act_of,
+    decide,
+    decision_fact,
+)
 from qinglong_edge.domain.authorization import (
     Act,
     AuthorizationFact,
@@ -15,12 +22,12 @@ from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.identity import STRONG, Assurance, Principal
 from qinglong_edge.domain.machines import ApprovalState
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
-from tests.support.builders import ANA, BOB, FENCE, PROJECT, approval, at, decide_command, tick
+from tests.support.builders import ANA, BOB, BOT, FENCE, PROJECT, approval, at, decide_command, tick
 from tests.support.clock import WALL_MS
 
 LIMIT_MS = 300_000
 STRONG_ANA = Principal(ANA, Assurance.MULTI_FACTOR, "ses-1", WALL_MS, tick(0))
-ACT = Act("apr-1", PROJECT, "dec-1", WALL_MS)
+ACT = Act("apr-1", PROJECT, "dec-1", ANA, WALL_MS)
 HIGH = approval(risk=Risk.HIGH)
 
 
@@ -69,7 +76,9 @@ def test_a_strong_proof_becomes_a_fact(assurance: Assurance) -> None:
     [
         (None, FENCE, ACT, 0),
         (STRONG_ANA._replace(assurance=Assurance.SINGLE_FACTOR), FENCE, ACT, 0),
-        (STRONG_ANA._replace(subject=Subject(SubjectType.AGENT, "bot")), FENCE, ACT, 0),
+        (STRONG_ANA._replace(subject=BOT), FENCE, ACT._replace(by=BOT), 0),
+        (STRONG_ANA._replace(subject=BOB), FENCE, ACT, 0),
+        (STRONG_ANA, FENCE, None, 0),
         (STRONG_ANA, PolicyFence(1, None), ACT, 0),
         (STRONG_ANA, FENCE, ACT._replace(at_ms=WALL_MS + LIMIT_MS + 1), 0),
         (STRONG_ANA, FENCE, ACT._replace(at_ms=WALL_MS - 1), 0),
@@ -77,7 +86,7 @@ def test_a_strong_proof_becomes_a_fact(assurance: Assurance) -> None:
     ],
 )
 def test_a_weak_old_or_future_proof_is_no_fact(
-    principal: Principal | None, fence: PolicyFence, act: Act, ms: int
+    principal: Principal | None, fence: PolicyFence, act: Act | None, ms: int
 ) -> None:
     assert authorize(act, principal, fence, at(ms)) is None
 
@@ -99,23 +108,32 @@ def test_high_risk_is_approved_by_a_strong_decider_only(risk: Risk) -> None:
     assert decide(before, event, at(LIMIT_MS + 1)) is ApprovalRefusal.STRONG_REQUIRED
 
 
+def leaves_no_fact(before: Approval, event: Decide) -> bool:
+    answer = decide(before, event, at(0))
+    assert isinstance(answer, Changed)
+    return act_of(answer.after) is None and decision_fact(answer.after, event, at(0)) is None
+
+
+def test_an_open_request_needs_no_fact_yet() -> None:
+    assert act_of(HIGH) is None
+
+
 def test_rejecting_needs_no_second_factor_and_leaves_no_fact() -> None:
     event = decide_command(approved=False, principal=STRONG_ANA)
-    assert isinstance(decide(HIGH, event, at(0)), Changed)
-    assert decision_fact(HIGH, event, at(0)) is None
+    assert leaves_no_fact(HIGH, event)
 
 
 @pytest.mark.parametrize("risk", [Risk.LOW, Risk.MEDIUM])
 def test_lower_risk_leaves_no_fact(risk: Risk) -> None:
     event = decide_command(principal=STRONG_ANA)
-    assert decision_fact(approval(risk=risk), event, at(0)) is None
+    assert leaves_no_fact(approval(risk=risk), event)
 
 
 def test_the_fact_says_what_the_decision_says() -> None:
     event = decide_command(principal=STRONG_ANA)
     answer = decide(HIGH, event, at(5))
-    fact = decision_fact(HIGH, event, at(5))
     assert isinstance(answer, Changed)
+    fact = decision_fact(answer.after, event, at(5))
     made = answer.after.decision
     assert made is not None
     assert fact is not None

@@ -21,9 +21,9 @@ from qinglong_edge.domain.dispatch import (
 )
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.domain.execution import Outcome, Progress
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence
-from qinglong_edge.domain.recovery import Lease
 from qinglong_edge.domain.tick import Now
 from tests.support.builders import (
     FENCE,
@@ -234,6 +234,12 @@ def test_an_identical_start_is_a_replay_until_the_execution_moves_on() -> None:
         assert start(dispatch(), renewed, event, at(2_600), policy=FENCE) is FR
 
 
+@pytest.mark.scenario(90)
+def test_a_fresh_watch_beside_what_does_not_execute_is_no_start() -> None:
+    before = Progress(execution(LEASED, version=2), control())
+    assert start(dispatch(), before, start_command(), at(2_500), policy=FENCE) is FR
+
+
 @pytest.mark.scenario(95)
 def test_a_leased_execution_is_renewed_with_its_due_time() -> None:
     before = progress(LEASED)
@@ -277,6 +283,17 @@ def test_a_renewal_never_shortens_and_its_repeat_is_a_replay() -> None:
     assert after.execution.lease is not None
     assert after.execution.lease.expires_tick == tick(L_MS)
     assert renew(after, event, at(5_001)) == Replayed(after)
+
+
+@pytest.mark.scenario(95, 98)
+@pytest.mark.parametrize("status", [LEASED, EXECUTING])
+def test_a_repeated_renewal_that_asks_for_more_is_no_replay(status: ExecutionStatus) -> None:
+    before = progress(status)
+    event = Renew("dsp-1", fence(before.execution.version), LEASE_MS)
+    after = changed(renew(before, event, at(5_000)))
+    for lease_ms in (1, LEASE_MS):
+        assert renew(after, event._replace(lease_ms=lease_ms), at(5_001)) == Replayed(after)
+    assert renew(after, event._replace(lease_ms=LEASE_MS + 1), at(5_001)) is FR
 
 
 @pytest.mark.scenario(96, 105)

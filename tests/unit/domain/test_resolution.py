@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from qinglong_edge.domain.authorization import Act
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.evidence import Evidence
 from qinglong_edge.domain.execution import Dispatch
@@ -14,8 +15,10 @@ from qinglong_edge.domain.recovery import (
     Observation,
     RecoveryRefusal,
 )
-from qinglong_edge.domain.resolution import Answer, Case, Settled, by_evidence, settles
+from qinglong_edge.domain.resolution import Answer, Case, Settled, act_of, by_evidence, settles
 from tests.support.builders import (
+    ANA,
+    PROJECT,
     at,
     control,
     dispatch,
@@ -80,6 +83,14 @@ def test_a_proof_ends_execution_and_watch_and_says_why(
     assert after.resolution == resolution(decision=decision, reason_code=reason)
     assert after.fact is None
     assert settles(after.resolution, after.progress)
+
+
+def test_only_a_person_s_word_needs_a_fact() -> None:
+    act = Act("dsp-1", PROJECT, "man-1", ANA, WALL_MS)
+    word = resolution(mutation_id="man-1", resolved_by=ANA, resolved_at_ms=WALL_MS)
+    assert act_of(word) == act
+    assert act_of(word._replace(resolved_by=None)) is None
+    assert act_of(None) is None
 
 
 @pytest.mark.scenario(147, 152)

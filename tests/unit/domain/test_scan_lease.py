@@ -18,8 +18,9 @@ from qinglong_edge.domain.evidence import (
     scan_fence_of,
 )
 from qinglong_edge.domain.execution import Execution, Progress
+from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ControlStatus, ExecutionStatus
-from qinglong_edge.domain.recovery import Control, Lease, RecoveryRefusal
+from qinglong_edge.domain.recovery import Control, RecoveryRefusal
 from qinglong_edge.domain.tick import Trust
 from tests.support.builders import LEASE_MS, at, control, execution, fence, progress, tick
 from tests.support.clock import WALL_MS
@@ -245,14 +246,16 @@ def test_a_takeover_takes_the_word_and_the_end_of_a_lease_alone_does_not() -> No
     [
         (execution(EXECUTING), control(LEASED, execution_version=1), 2),
         (execution(EXECUTING), control(LEASED)._replace(status=ARMED), 2),
+        (execution(EXECUTING), control(LEASED, lease=None), 2),
         (execution(ExecutionStatus.SUCCEEDED), control(LEASED, execution_version=3), 3),
     ],
-    ids=["other-version", "not-leased", "ended"],
+    ids=["other-version", "not-leased", "no-lease", "ended"],
 )
 def test_a_row_that_contradicts_itself_is_held_by_nobody(
     run: Execution, watch: Control, version: int
 ) -> None:
     held = scan_fence(execution_version=version)
+    assert scan_fence_of(Progress(run, watch)) is None
     assert not holds(Progress(run, watch), held)
     assert observe(Progress(run, watch), observe_command(fence=held), at(50_000)) is FR
 

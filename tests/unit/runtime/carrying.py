@@ -114,7 +114,7 @@ class NoProviders:
     def provider(self, action_type: str) -> EvidenceProvider | None:
         return None
 
-    def look_deadline_ms(self, action_type: str) -> int:
+    def inspect_deadline_ms(self, action_type: str) -> int:
         return 2_000
 
 

@@ -74,7 +74,7 @@ class Known:
     def provider(self, action_type: str) -> EvidenceProvider | None:
         return self._providers.get(action_type)
 
-    def look_deadline_ms(self, action_type: str) -> int:
+    def inspect_deadline_ms(self, action_type: str) -> int:
         return self._look_ms
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,46 @@ def test_a_row_that_is_damaged_while_somebody_looks_stops_nobody_else(story: Sto
     assert looking.counts() == {
         "scanned": 2, "claimed": 2, "unavailable": 1, "manual_required": 1,
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize(
+    ("answer", "counter"), [(VERIFIED, "verified_succeeded"), (MISSING, "deferred")]
+)
+def test_a_renewal_that_meets_damage_does_not_end_the_look(
+    story: Story, answer: Evidence, counter: str
+) -> None:
+    """W9: whether the finding counts is the store's to say, when it is recorded."""
+    clocks = HandClocks(story.clocks)
+
+    def patient(_context: EvidenceContext) -> Evidence:
+        clocks.advance(LOOK_MS // 2)
+        assert until(lambda: "renew" in looking.recoveries.calls)
+        return answer
+
+    unknown_publish(story)
+    looking = lookout(story, Provider(patient), clocks=clocks, look_ms=LOOK_MS)
+    looking.recoveries.errors["renew"] = RowDamagedError("row_damaged", "no")
+    assert looking.counts() == {**ONE_LOOK, counter: 1}
+
+
+@pytest.mark.parametrize("look_ms", [2_000, limits.HANDLER_DEADLINE_MS_MAX])
+def test_a_look_may_take_as_long_as_its_type_was_given(
+    story: Story, monkeypatch: pytest.MonkeyPatch, look_ms: int
+) -> None:
+    """The lease that it is taken under may be shorter: it is renewed at its half."""
+    seen: list[int] = []
+    unknown_publish(story)
+    looking = lookout(story, Provider(missing), look_ms=look_ms)
+    call = looking.desk.outstanding.call
+
+    def noted(*args: Any, **options: Any) -> object:
+        seen.append(options["deadline_ms"])
+        return call(*args, **options)
+
+    monkeypatch.setattr(looking.desk.outstanding, "call", noted)
+    assert looking.counts() == {**ONE_LOOK, "deferred": 1}
+    assert seen == [look_ms]
 
 
 @pytest.mark.scenario(163)

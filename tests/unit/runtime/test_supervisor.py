@@ -11,13 +11,14 @@ import pytest
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.errors import UnavailableError, UsageError
 from qinglong_edge.domain.evidence import Evidence
+from qinglong_edge.domain.lifecycle import Cursors
 from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.paging import Cursor, PageBudget, StopReason
 from qinglong_edge.domain.profile import Profile, ResourcePolicy, local_policy
 from qinglong_edge.ports.evidence import EvidenceContext
 from qinglong_edge.ports.handlers import HandlerAnswer, HandlerContext
 from qinglong_edge.runtime.reconciler import Reconciler
-from qinglong_edge.runtime.supervisor import Cursors, Cycle, Supervisor, next_cursors
+from qinglong_edge.runtime.supervisor import Cycle, Supervisor, next_cursors
 from tests.contract.adapters import Fault, SqliteRepositories
 from tests.contract.recovery_story import MISSING, VERIFIED
 from tests.contract.story import Story, changed, expire_of
