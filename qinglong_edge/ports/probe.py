@@ -25,7 +25,7 @@ class Step(enum.StrEnum):
     EXPIRE = "expire"
     COMPLETE = "complete"
     COMPLETE_START = "complete_start"
-    PERFORM = "perform"
+    WHOLE = "whole"
     EFFECT = "effect"
     CLAIM_SCAN = "claim_scan"
     RENEW_SCAN = "renew_scan"

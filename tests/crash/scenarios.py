@@ -100,7 +100,7 @@ FORWARD = (
 )  # fmt: skip
 ON_DATABASE = (
     Scenario(
-        "published", _each(*ready("publish", "publish")), CYCLE, (Step.CLAIM_START, Step.PERFORM)
+        "published", _each(*ready("publish", "publish")), CYCLE, (Step.CLAIM_START, Step.WHOLE)
     ),
     Scenario("published_next", _each(*ready("good", "publish")), CYCLE, (Step.COMPLETE_START,)),
     Scenario("ran", TO_RUN, CYCLE, (Step.CLAIM_START,)),

@@ -206,7 +206,7 @@ CYCLES = {
     "put_back": Worked(("stopping", "good"), {"dsp-1"}, {"apr-1": DONE, "apr-2": DONE}),
     "expire": Worked(("silent",), {"dsp-1"}, {"apr-1": UNKNOWN}),
     "renew": Worked(("slow",), {"dsp-1"}, {"apr-1": UNKNOWN}),
-    "perform": Worked(("publish", "publish"), set(), {"apr-1": DONE, "apr-2": DONE}),
+    "whole": Worked(("publish", "publish"), set(), {"apr-1": DONE, "apr-2": DONE}),
     "effect": Worked(("publish",), set(), {"apr-1": UNKNOWN}, "split"),
 }
 ALMOST = Shift(boot_ms=99_600, monotonic_ms=99_600)

@@ -49,7 +49,7 @@ class SqliteDispatches:
 
     def start(self, event: Begin) -> DispatchAnswer:
         """Pass the barrier: `executing` and the armed control in one commit."""
-        step = Step.PERFORM if isinstance(event, Whole) else Step.START
+        step = Step.WHOLE if isinstance(event, Whole) else Step.START
         return self._database.write(step, lambda tx: _begin(tx, event))
 
     def renew(self, event: rules.Renew) -> DispatchAnswer:
