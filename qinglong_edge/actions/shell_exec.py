@@ -77,9 +77,16 @@ class ShellExec:
         """Prove the exact shape of the plan's params; raises `UsageError`."""
         parse_params(plan)
 
-    def pin(self, plan: Plan, known: Plan | None) -> Plan:  # noqa: ARG002 - the port
-        """Return the plan as it is: it leaves nothing open."""
-        return plan
+    def pin(self, plan: Plan, known: Plan | None) -> Plan:  # noqa: ARG002 - nothing to look up
+        """Return the plan with every default filled in, so that the same command has one digest."""
+        params = parse_params(plan)
+        filled: JsonObject = {
+            "argv": list(params.argv),
+            "cwd": params.cwd,
+            "env": {**params.env},
+            "timeout_ms": params.timeout_ms,
+        }
+        return plan._replace(params=filled)
 
     def preview(self, plan: Plan) -> JsonObject:
         """Return what a person is shown: the same for the same plan, apart from `warnings`."""

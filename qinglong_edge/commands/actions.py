@@ -93,9 +93,9 @@ def _risk(action_type: str, asked: Json, *, repeats: bool) -> Risk:
     least = least_risk(action_type, repeats=repeats)
     if asked is None:
         return least
-    if asked not in set(Risk):
+    if not isinstance(asked, str) or asked not in set(Risk):
         raise ids.invalid("risk", "must be low, medium, high or critical")
-    risk = Risk(str(asked))
+    risk = Risk(asked)
     if RISK_RANK[risk] < RISK_RANK[least]:
         raise UsageError("risk_too_low", f"{action_type} is at least {least.value} risk here")
     return risk

@@ -32,10 +32,10 @@ def list_(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     after, limit = views.take_page(fields)
     word = fields.take("queue")
     fields.done()
-    if word not in QUEUES:
+    if not isinstance(word, str) or word not in QUEUES:
         raise ids.invalid("queue", "must be due or manual")
     authorized = require(engine, caller, "project.read")
-    page = engine.approvals.page(Listing(QUEUES[str(word)], after, limit))
+    page = engine.approvals.page(Listing(QUEUES[word], after, limit))
     instant = engine.overview.instant()
     shown = [record for record in page.items if visible(record, authorized)]
     return Answer(views.listed([_row(record, instant) for record in shown], page))
@@ -73,7 +73,7 @@ def resolve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
     mutation_id = ids.check_ident(fields.take("mutation_id"), "mutation_id")
     digest, unprobed = fields.take("evidence"), fields.take("unprobed")
     fields.done()
-    if word not in set(Decision):
+    if not isinstance(word, str) or word not in set(Decision):
         raise ids.invalid("decision", "must be one of " + ", ".join(Decision))
     if not isinstance(unprobed, bool) or versions[0] is None:
         raise ids.invalid("resolve", "must say which version, and whether it was probed")
@@ -86,7 +86,7 @@ def resolve(engine: Engine, caller: Caller, args: JsonObject) -> Answer:
         versions[0],
         versions[1],
         mutation_id,
-        Decision(str(word)),
+        Decision(word),
         reason,
         None if digest is None else ids.check_digest(digest, "evidence"),
         authorized.principal,

@@ -246,6 +246,12 @@ def act_of(resolution: Resolution | None) -> Act | None:
 def settles(resolution: Resolution, progress: Progress) -> bool:
     """Tell whether a stored resolution and a stored execution speak of the same end."""
     execution, control = progress
-    said = (_STATUS[resolution.decision], resolution.execution_version + 1, resolution.mutation_id)
-    known = (execution.status, execution.version, execution.result_mutation_id)
+    said = (
+        _STATUS[resolution.decision], resolution.execution_version + 1,
+        resolution.mutation_id, resolution.reason_code,
+    )  # fmt: skip
+    known = (
+        execution.status, execution.version,
+        execution.result_mutation_id, execution.last_result_code,
+    )  # fmt: skip
     return control is not None and said == known

@@ -8,7 +8,7 @@ from qinglong_edge.domain.approval import Decision as ApprovalDecision
 from qinglong_edge.domain.errors import DamagedError, RowDamagedError
 from qinglong_edge.domain.execution import Dispatch, Execution, Progress, Record, dispatch_of
 from qinglong_edge.domain.lease import Lease
-from qinglong_edge.domain.machines import TERMINAL, ApprovalState, ControlStatus, ExecutionStatus
+from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
 from qinglong_edge.domain.recovery import (
     Control,
@@ -19,6 +19,7 @@ from qinglong_edge.domain.recovery import (
     Source,
 )
 from qinglong_edge.domain.resolution import settles
+from qinglong_edge.domain.soundness import approval_is_sound, progress_is_sound
 from qinglong_edge.storage.sqlite.transaction import Value
 
 Columns = dict[str, Value]
@@ -33,26 +34,19 @@ def record_from_row(row: sqlite3.Row) -> Record:
         resolution = None if dispatch is None else _resolution(row, dispatch)
     except (ValueError, TypeError, AttributeError) as error:
         raise _damaged(row) from error
+    if not approval_is_sound(approval):
+        raise _damaged(row)
     if dispatch is None or progress is None:
         if dispatch is not None or progress is not None or row["source"] is not None:
             raise _damaged(row)
         return Record(approval, None, None, row["key"])
-    if dispatch.created_at_ms != progress.execution.created_at_ms or not _watched(progress):
+    if dispatch.created_at_ms != progress.execution.created_at_ms:
+        raise _damaged(row)
+    if not progress_is_sound(progress):
         raise _damaged(row)
     if resolution is not None and not settles(resolution, progress):
         raise _damaged(row)
     return Record(approval, dispatch, progress, row["key"], resolution)
-
-
-def _watched(progress: Progress) -> bool:
-    """Tell whether there is a control exactly past the barrier, closed exactly at the end."""
-    execution, control = progress
-    if control is None:
-        return execution.started_at_ms is None
-    over = execution.status in TERMINAL
-    return execution.started_at_ms is not None and over == (
-        control.status is ControlStatus.RESOLVED
-    )
 
 
 def _damaged(row: sqlite3.Row) -> DamagedError:
