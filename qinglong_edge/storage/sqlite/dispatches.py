@@ -4,18 +4,20 @@ import sqlite3
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from qinglong_edge.domain import approval
 from qinglong_edge.domain import dispatch as rules
 from qinglong_edge.domain import dispatch_checks as checks
+from qinglong_edge.domain.authorization import FactKind
 from qinglong_edge.domain.decisions import Changed, Replayed
 from qinglong_edge.domain.effect import Perform, Whole, ended_by
-from qinglong_edge.domain.errors import InvariantBroken, RowDamagedError
+from qinglong_edge.domain.errors import DamagedError, InvariantBroken, RowDamagedError
 from qinglong_edge.domain.execution import Fence, Progress, Record, fence_of
 from qinglong_edge.domain.paging import Cursor, Page
 from qinglong_edge.domain.resolution import Case
 from qinglong_edge.domain.tick import Now
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.ports.repositories import Begin, DispatchAnswer
-from qinglong_edge.storage.sqlite import actions, effects
+from qinglong_edge.storage.sqlite import actions, effects, facts
 from qinglong_edge.storage.sqlite.actions import SQL
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
 
@@ -105,9 +107,22 @@ def _start(tx: Tx, event: rules.Start) -> DispatchAnswer:
         seen = actions.fence(tx, dispatch.project_id, dispatch.requested_by)
         if seen is None:
             raise RowDamagedError("row_damaged", "a dispatch names a project that is not there")
+        _prove_decision(tx, dispatch.dispatch_id)
         return rules.start(dispatch, case.progress, event, tx.now, policy=seen[1])
 
     return actions.apply(tx, event.dispatch_id, rule)
+
+
+def _prove_decision(tx: Tx, dispatch_id: str) -> None:
+    """Refuse what was approved on a proof that is gone: nothing starts on a decision without it."""
+    found = actions.find(tx, dispatch_id)
+    if found is None:
+        return
+    key, record = found
+    try:
+        facts.proven(tx, key, FactKind.DECISION, approval.act_of(record.approval))
+    except DamagedError as error:
+        raise RowDamagedError(error.code, error.message, {"row": key}) from error
 
 
 def _begin(tx: Tx, event: Begin) -> DispatchAnswer:

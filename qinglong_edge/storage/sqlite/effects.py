@@ -8,7 +8,8 @@ import sqlite3
 
 from qinglong_edge.domain import effect as effects
 from qinglong_edge.domain import receipt as receipts
-from qinglong_edge.domain.canonical import canonical_bytes, parse_object, sha256_bytes
+from qinglong_edge.domain.action import RUN_CREATE, Plan
+from qinglong_edge.domain.canonical import canonical_bytes, sha256_bytes
 from qinglong_edge.domain.dispatch import DispatchRefusal
 from qinglong_edge.domain.effect import CreateRun, Perform, PublishTask
 from qinglong_edge.domain.errors import (
@@ -18,20 +19,23 @@ from qinglong_edge.domain.errors import (
     UsageError,
 )
 from qinglong_edge.domain.execution import Dispatch, Execution, Outcome, Record, started_at_ms
+from qinglong_edge.domain.machines import ExecutionStatus
 from qinglong_edge.domain.receipt import WORDS, Found
 from qinglong_edge.domain.recovery import Finding
 from qinglong_edge.domain.resolution import Case
 from qinglong_edge.domain.run import (
     ACTOR_ID,
     ACTOR_TYPE,
+    TRIGGER_TYPE,
     Admitted,
     AttemptStatus,
     Run,
     RunStatus,
     admit,
     created_by,
+    run_plan,
 )
-from qinglong_edge.domain.task import TaskRevision, parse_revision, parse_task
+from qinglong_edge.domain.task import TaskRevision, parse_revision, parse_task, task_body
 from qinglong_edge.ports.handlers import HandlerAnswer
 from qinglong_edge.ports.probe import Step
 from qinglong_edge.storage import statements
@@ -89,7 +93,7 @@ def perform(tx: Tx, event: Perform) -> HandlerAnswer | DispatchRefusal:
     return HandlerAnswer(Outcome.SUCCEEDED, words.done)
 
 
-def prove(tx: Tx, record: Record) -> None:
+def prove(tx: Tx, record: Record, plan: Plan) -> None:
     """Prove what an action left: its revision, its receipt, and that each is its own.
 
     Raises `DamagedError`: `task_damaged`, `receipt_damaged`.
@@ -101,18 +105,33 @@ def prove(tx: Tx, record: Record) -> None:
         return
     try:
         found = _found(tx, record.key, dispatch)
-        if isinstance(found.resource, TaskRevision):
-            _prove_revision(found.resource)
+        if found.resource is not None and not _is_of(found.resource, plan):
+            raise RowDamagedError("row_damaged", "a resource is not what the plan says")
     except (RowDamagedError, UsageError) as error:
         raise DamagedError("task_damaged", "what an action made cannot be believed") from error
-    if not _receipt_holds(dispatch, progress.execution, found):
+    if not _receipt_holds(dispatch, progress.execution, found) or _contradicts(record, found):
         raise DamagedError("receipt_damaged", "an action's receipt cannot be believed")
 
 
-def _prove_revision(revision: TaskRevision) -> None:
-    task = parse_task(parse_object(revision.body, "task", most=len(revision.body)), "task")
-    if (task.task_id, task.name) != (revision.task_id, revision.name):
-        raise RowDamagedError("row_damaged", "a task's revision names another task")
+def _is_of(resource: Run | TaskRevision, plan: Plan) -> bool:
+    """Tell whether a resource says what the approved plan says; a stranger's says nothing here."""
+    if isinstance(resource, TaskRevision):
+        task = parse_task(plan.params, "plan.params")
+        said = (resource.task_id, resource.name, resource.body)
+        return said == (task.task_id, task.name, task_body(task))
+    if plan.action_type != RUN_CREATE or resource.trigger_type != TRIGGER_TYPE:
+        return True
+    said_of_run = (
+        resource.task_id, resource.task_revision, resource.task_name, resource.priority,
+    )  # fmt: skip
+    return said_of_run == run_plan(plan)
+
+
+def _contradicts(record: Record, found: Found) -> bool:
+    """Tell whether an action ended otherwise than its receipt says, and nobody settled it so."""
+    if found.body is None or record.resolution is not None or record.progress is None:
+        return False
+    return record.progress.execution.status in {ExecutionStatus.FAILED, ExecutionStatus.BLOCKED}
 
 
 def _receipt_holds(dispatch: Dispatch, execution: Execution, found: Found) -> bool:

@@ -3,12 +3,14 @@
 import sqlite3
 
 from qinglong_edge.domain import approval, resolution
+from qinglong_edge.domain.action import Plan
 from qinglong_edge.domain.authorization import FactKind
 from qinglong_edge.domain.canonical import Json, JsonObject
 from qinglong_edge.domain.errors import DamagedError
 from qinglong_edge.domain.execution import Record
 from qinglong_edge.domain.policy import SubjectType
 from qinglong_edge.storage.sqlite import effects, facts, meta, migrations
+from qinglong_edge.storage.sqlite.actions import SQL
 from qinglong_edge.storage.sqlite.approvals import SqliteApprovals
 from qinglong_edge.storage.sqlite.identities import SqliteIdentities
 from qinglong_edge.storage.sqlite.transaction import Database, Tx
@@ -67,7 +69,11 @@ def _file_problems(tx: Tx) -> list[JsonObject]:
         {"row": row[1], "problem": f"dangling_reference_in_{row[0]}"}
         for row in tx.rows("PRAGMA foreign_key_check")
     ]
-    return unsound + dangling
+    lost: list[JsonObject] = [
+        {"row": row["action"], "problem": "resolution_missing"}
+        for row in tx.rows(SQL["lost_resolutions"], limit=PROBLEMS_MAX)
+    ]
+    return unsound + dangling + lost
 
 
 def _action_problem(database: Database, approvals: SqliteApprovals, row: sqlite3.Row) -> str | None:
@@ -77,15 +83,33 @@ def _action_problem(database: Database, approvals: SqliteApprovals, row: sqlite3
         record = approvals.find(row["id"])
         if record is None or record.approval.approval_request_id != row["id"]:
             return "id_missing"
-        approvals.plan(row["id"])
-        database.read(lambda tx: _prove(tx, record))
+        if not database.read(lambda tx: _ids_hold(tx, record)):
+            return "id_missing"
+        stored = approvals.plan(row["id"])
+        if stored is None:
+            return "plan_missing"
+        database.read(lambda tx: _prove(tx, record, stored[0]))
     except DamagedError as error:
         return error.code
     return None
 
 
-def _prove(tx: Tx, record: Record) -> None:
+def _ids_hold(tx: Tx, record: Record) -> bool:
+    """Tell whether the ids of dispatch and resolution name this action."""
+    known = {}
+    if record.dispatch is not None:
+        known[record.dispatch.dispatch_id] = "dispatch"
+    if record.resolution is not None:
+        known[record.resolution.mutation_id] = "resolution"
+    for name, kind in known.items():
+        row = tx.one(SQL["owner_of_id"], id=name)
+        if row is None or (row["kind"], row["action"]) != (kind, record.key):
+            return False
+    return True
+
+
+def _prove(tx: Tx, record: Record, plan: Plan) -> None:
     """Prove who authorized an action and its end, and what it left in this database."""
     facts.proven(tx, record.key, FactKind.DECISION, approval.act_of(record.approval))
     facts.proven(tx, record.key, FactKind.RESOLUTION, resolution.act_of(record.resolution))
-    effects.prove(tx, record)
+    effects.prove(tx, record, plan)

@@ -24,6 +24,11 @@ FROM actions a JOIN projects p ON p.key = a.project LEFT JOIN executions e ON e.
 -- Which action drew this id, and as what.
 SELECT kind, action FROM ids WHERE id = :id
 
+-- name: lost_resolutions
+-- Ids of resolutions that are not there any more, for `verify`: one look at the whole tree.
+SELECT i.action FROM ids i LEFT JOIN resolutions r ON r.action = i.action AND r.mutation_id = i.id
+WHERE i.kind = 'resolution' AND r.action IS NULL LIMIT :limit
+
 -- name: add_id
 -- An id is taken for ever.
 INSERT INTO ids (id, kind, action) VALUES (:id, :kind, :action)
