@@ -37,6 +37,7 @@ class Step(enum.StrEnum):
     BIND_ROLE = "bind_role"
     IDENTITY = "identity"
     SESSION = "session"
+    PUBLISH = "publish"  # not a commit of the store: a receipt's file gets its name
 
 
 class Moment(enum.StrEnum):

@@ -17,7 +17,7 @@ import pytest
 
 import qinglong_edge
 from qinglong_edge.ports.probe import Moment, Step
-from tests.crash.scenarios import BY_NAME, CASES, Case, Scenario
+from tests.crash.scenarios import BY_NAME, CASES, PUBLISHED, Case, Scenario
 from tests.support.crash import (
     CYCLE,
     VERIFY,
@@ -188,6 +188,7 @@ def existing() -> set[tuple[str, str]]:
 def test_every_crash_point_of_the_program_has_a_case() -> None:
     """Each case proves by itself that it died at its point, so the table is what was hit."""
     covered = {(case.spot.moment, case.spot.step) for case in CASES}
+    covered |= {(moment.value, Step.PUBLISH.value) for moment in PUBLISHED}
     assert covered == existing()
     assert {("inside", "execute"), ("inside", "migrate")} <= existing()
 

@@ -1,0 +1,1 @@
+"""Receipts of local runs, in private files that are whole or absent, and never replaced."""
