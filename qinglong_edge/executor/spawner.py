@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 from contextlib import suppress
 
@@ -38,6 +39,10 @@ from qinglong_edge.executor.supervisor_process import Site, supervise
 
 REPORT_WAIT_MS = 10_000
 SEND_WAIT_S = 5
+
+# Not `socket.send_fds`: it loads a module when it is called, and nothing may be loaded here later.
+_RIGHTS = (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+_FD_BYTES = 4
 
 _KEPT_IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}  # both come back as errors of the write
 
@@ -70,7 +75,9 @@ class Spawner:
         except OSError:
             return Refused(NO_SPAWN, "resources")
         try:
-            socket.send_fds(self._socket, [message], [writing])
+            self._socket.sendmsg(
+                [message], [(*_RIGHTS, writing.to_bytes(_FD_BYTES, sys.byteorder))]
+            )
         except OSError:  # a message is sent whole or not at all
             os.close(reading)
             return Refused(NO_SPAWN, "not_sent")
@@ -103,13 +110,15 @@ def _serve(theirs: socket.socket, site: Site) -> None:
         process.prepare()
         gc.freeze()  # a supervisor that counts references copies no page for it
         while True:
-            message, fds, _, _ = socket.recv_fds(
-                connection, ORDER_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC
+            message, rights, _, _ = connection.recvmsg(
+                ORDER_BYTES_MAX, socket.CMSG_LEN(_FD_BYTES), socket.MSG_CMSG_CLOEXEC
             )
             if not message:
                 return
-            _begin(connection, message, fds[0], site)
-            os.close(fds[0])
+            for _, _, data in rights:  # none where descriptors have run out: the pipe just ends
+                report_fd = int.from_bytes(data, sys.byteorder)
+                _begin(connection, message, report_fd, site)
+                os.close(report_fd)
     finally:
         os._exit(0)
 
@@ -119,7 +128,7 @@ def _begin(connection: socket.socket, message: bytes, report_fd: int, site: Site
         if os.fork():
             return
     except OSError:
-        _tell(report_fd, encode_report(Refused(NO_SPAWN, "resources")))
+        _write(report_fd, encode_report(Refused(NO_SPAWN, "resources")))
         return
     try:
         connection.close()
@@ -127,7 +136,7 @@ def _begin(connection: socket.socket, message: bytes, report_fd: int, site: Site
         try:
             order = decode_order(message)
         except UsageError as error:
-            _tell(report_fd, encode_report(Refused(NO_SPAWN, error.code)))
+            _write(report_fd, encode_report(Refused(NO_SPAWN, error.code)))
         else:
             supervise(order, site, lambda report: _tell(report_fd, report))
     finally:
@@ -135,10 +144,14 @@ def _begin(connection: socket.socket, message: bytes, report_fd: int, site: Site
 
 
 def _tell(report_fd: int, report: bytes) -> None:
-    """Write the report and close the pipe; an owner that is gone does not matter."""
-    with suppress(OSError):
-        os.write(report_fd, report)
+    """Write the report and close the pipe."""
+    _write(report_fd, report)
     os.close(report_fd)
+
+
+def _write(report_fd: int, report: bytes) -> None:
+    with suppress(OSError):  # an owner that is gone does not matter
+        os.write(report_fd, report)
 
 
 def _alone(theirs: socket.socket) -> socket.socket:

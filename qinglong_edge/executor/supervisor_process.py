@@ -68,10 +68,10 @@ def supervise(order: Order, site: Site, report: Callable[[bytes], None]) -> None
     A report `no_spawn` is proof that nothing ran; without a report nobody knows.
     """
     os.setsid()
-    wake_fd = _wake_on_stop()
     table = ProcessTable(site.clocks)
     with ExitStack() as held:
         try:
+            wake_fd = _wake_on_stop()
             supervisor = table.capture(os.getpid())
             started_at_ms = site.clocks.read().wall_ms
             publish = held.enter_context(site.receipt(order))

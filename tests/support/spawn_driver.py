@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qinglong_edge.executor.ambient import SystemClocks
+from qinglong_edge.executor.process import Command, prepare
 from qinglong_edge.executor.run_order import (
     Order,
     RunEnding,
-    decode_order,
     encode_report,
 )
 from qinglong_edge.executor.spawner import Spawner
@@ -35,6 +35,8 @@ class Receipts:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        prepare()
+        self._known = set(sys.modules)
 
     @contextmanager
     def receipt(self, order: Order) -> Iterator[Callable[[RunEnding], None]]:
@@ -52,6 +54,8 @@ class Receipts:
                 order.attempt_id.startswith(FLAKY) and count < 3
             ):
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            late = sorted(set(sys.modules) - self._known)
+            (self._directory / f"{order.attempt_id}.loaded").write_text(" ".join(late))
             room.write_text(json.dumps(ending))
             room.rename(self._directory / f"{order.attempt_id}.ending")
 
@@ -81,7 +85,8 @@ def main() -> None:
     sys.stdout.flush()
     threads = []
     for line in sys.stdin:
-        order = decode_order(line.rstrip("\n").encode())
+        value = json.loads(line)
+        order = Order(**value | {"command": Command(**value["command"])})
         threads.append(threading.Thread(target=carry, args=(order,)))
         threads[-1].start()
     for thread in threads:

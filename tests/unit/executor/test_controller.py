@@ -56,10 +56,10 @@ def bystander() -> Iterator[ProcessIdentity]:
         child.kill()
 
 
-def orphaned(owner: Owner, script: str) -> RunHandle:
-    """Start a task, and kill its supervisor."""
+def orphaned(owner: Owner, script: str, lines: int = 1) -> RunHandle:
+    """Start a task, and kill its supervisor when that many lines were said."""
     handle = owner.shell(script)
-    until(owner.log().read_bytes)
+    until(lambda: owner.log().read_bytes().count(b"\n") == lines)
     os.kill(handle.supervisor.pid, KILL)
     gone(handle.supervisor.pid)
     assert lives(handle.task.pid)
@@ -117,7 +117,7 @@ def test_an_orphaned_group_is_found_and_ended_by_term(owner: Owner) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_an_orphaned_group_that_ignores_term_is_killed(owner: Owner) -> None:
-    handle = orphaned(owner, f"({IGNORING}) & {IGNORING}")
+    handle = orphaned(owner, f"({IGNORING}) & {IGNORING}", 2)
     found = stop(handle)
     assert (found.verdict, found.group_empty) == (StopVerdict.TERMINATION_REQUESTED, True)
     assert found.signals[:3] == (TERM, CONT, KILL)
@@ -125,8 +125,7 @@ def test_an_orphaned_group_that_ignores_term_is_killed(owner: Owner) -> None:
 
 
 def test_members_are_reached_after_their_leader_where_the_kernel_can(owner: Owner) -> None:
-    handle = orphaned(owner, f"({IGNORING}) & trap 'exit 0' TERM; echo up; wait; wait")
-    until(lambda: len(owner.log().read_text().split()) == 2)
+    handle = orphaned(owner, f"({IGNORING}) & trap 'exit 0' TERM; echo up; wait; wait", 2)
     found = stop(handle)
     assert found.verdict is StopVerdict.TERMINATION_REQUESTED
     assert found.group_empty == (members(handle.task.pgid) == [])
@@ -150,7 +149,7 @@ def test_a_group_whose_leader_is_gone_is_left_alone(owner: Owner) -> None:
 
 
 def test_a_zombie_leader_still_names_its_group() -> None:
-    script = "(trap '' TERM; sleep 60) & echo up; exit 5"
+    script = "(trap '' TERM; echo up; sleep 60) & exit 5"
     with subprocess.Popen(
         ["/bin/sh", "-c", script], process_group=0, stdout=subprocess.PIPE
     ) as leader:

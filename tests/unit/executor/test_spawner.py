@@ -1,8 +1,10 @@
 """The spawner: slim, alone, gone with its owner, and never in the way of what it started."""
 
+import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from qinglong_edge.domain.errors import InvariantBroken, UsageError
+from qinglong_edge.executor import spawner
 from qinglong_edge.executor.process import Command
 from qinglong_edge.executor.run_order import (
     ORDER_BYTES_MAX,
@@ -89,6 +92,13 @@ def test_nothing_heavy_is_loaded() -> None:
     assert "subprocess" in loaded
     heavy = {"ssl", "_ssl", "logging", "asyncio", "concurrent.futures", "hashlib", "ctypes"}
     assert loaded & (heavy | {"sqlite3", "multiprocessing", "urllib", "uuid", "pathlib"}) == set()
+
+
+def test_nothing_is_loaded_after_the_fork(owner: Owner) -> None:
+    """The archive may have been replaced meanwhile, or its disk be full of errors."""
+    owner.shell("echo x; (sleep 60) & exit 3", most=1)
+    assert owner.ending().group_empty
+    assert (owner.directory / "att-1.loaded").read_text() == ""
 
 
 # Owners that end.
@@ -190,6 +200,35 @@ def test_a_supervisor_costs_little_memory(owner: Owner) -> None:
     owner.ending()
 
 
+def test_descriptors_that_have_run_out_refuse_orders_and_end_nothing(owner: Owner) -> None:
+    owner.shell("exit 0")  # it has begun, and loaded what it needs
+    _, most = resource.prlimit(owner.spawner_pid, resource.RLIMIT_NOFILE)
+    reports = []
+    for room in range(3, 20):
+        resource.prlimit(owner.spawner_pid, resource.RLIMIT_NOFILE, (room, most))
+        reports.append(owner.spawn(order_of(f"att-{room}", ("/bin/true",), {})))
+    began = [isinstance(report, Spawned) for report in reports]
+    assert sorted(began) == began
+    assert set(began) == {True, False}
+    assert reports[0] == Refused("unknown", "no_report")
+    assert {Refused("no_spawn", "emfile"), Refused("no_spawn", "resources")} <= set(reports)
+    for room, spawned in zip(range(3, 20), began, strict=True):
+        if spawned:
+            assert owner.ending(f"att-{room}").exit_code == 0
+
+
+def test_a_fork_that_the_machine_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refused)
+    reading, writing = os.pipe()
+    spawner._begin(None, b"", writing, None)  # type: ignore[arg-type]
+    assert decode_report(os.read(reading, 100)) == Refused("no_spawn", "resources")
+    os.close(reading)
+    os.close(writing)  # the loop's business, so it is still open
+
+
 # What is not ordered rightly.
 
 
@@ -251,6 +290,14 @@ def test_a_crooked_order_is_refused(change: dict[str, object]) -> None:
     value = json.loads(encode_order(ORDER)) | change
     with pytest.raises(UsageError):
         decode_order(json.dumps(value).encode())
+
+
+def test_a_crooked_order_starts_nothing(owner: Owner) -> None:
+    crooked = ORDER._replace(token="x" * 129)
+    assert owner.spawn(crooked) == Refused("no_spawn", "invalid_value")
+    assert not owner.log().exists()
+    assert isinstance(owner.spawn(ORDER), Spawned)
+    assert owner.ending().exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_task_has_exactly_what_was_ordered(owner: Owner) -> None:
 
 
 def test_a_task_blocks_and_ignores_no_signal(owner: Owner) -> None:
-    owner.shell("grep Sig[BI] /proc/self/status; trap '' CHLD")
+    owner.shell("grep Sig[BI] /proc/self/status")
     assert outcome(owner.ending()) == (0, None)
     words = owner.log().read_text().split()
     assert {name: int(mask, 16) for name, mask in zip(words[::2], words[1::2], strict=True)} == {
@@ -180,7 +180,8 @@ def test_members_that_stay_are_stopped_and_proven(owner: Owner) -> None:
 
 
 def test_a_dead_leader_keeps_its_number_until_its_group_is_settled(owner: Owner) -> None:
-    handle = owner.shell("(trap '' TERM; while :; do sleep 60; done) & exit 5", grace_ms=30_000)
+    script = "(trap '' TERM; echo up; while :; do sleep 60; done) & until [ -s {0} ]; do :; done"
+    handle = owner.shell(script.format(owner.log()) + "; exit 5", grace_ms=30_000)
     until(lambda: not lives(handle.task.pid))
     found = stat_of(handle.task.pid)
     assert found is not None
