@@ -47,7 +47,7 @@ class StopVerdict(enum.Enum):
 
 
 class Stopped(NamedTuple):
-    """Hold the verdict, what was sent from here, and whether the group is proven empty."""
+    """Hold the verdict, the TERM and KILL sent from here, and whether the group is proven empty."""
 
     verdict: StopVerdict
     signals: tuple[signal.Signals, ...] = ()
@@ -113,11 +113,14 @@ class Controller:
         return verdict
 
     def _stop_group(self, task: "_Held") -> StopVerdict:
-        """Stop what a dead supervisor left; KILL is repeated until no newcomer can be missed."""
+        """Stop what a dead supervisor left.
+
+        Only a look after KILL is proof: before it a member may fork while the table is read.
+        """
         task.send_group(signal.SIGTERM)
         task.send_group(signal.SIGCONT)
-        if not self._until(task.alone, self._waits.grace_ms):
-            self._until(task.killed, self._waits.proof_ms)
+        self._until(task.alone, self._waits.grace_ms)
+        self._until(task.killed, self._waits.proof_ms)
         return StopVerdict.TIMED_OUT if task.running() else StopVerdict.TERMINATION_REQUESTED
 
     def _until(self, done: Callable[[], bool], most_ms: int) -> bool:
@@ -189,7 +192,8 @@ class _Held:
                 if not isinstance(self.look(), ProcessStat):
                     return
                 by_number(self._identity.pid, number)
-            self.sent.append(number)
+            if number is not signal.SIGCONT:  # which only lets the stopped heed the other one
+                self.sent.append(number)
 
 
 def _understood(send: Callable[[], None]) -> bool:

@@ -73,7 +73,7 @@ def orphaned(owner: Owner, script: str, lines: int = 1) -> RunHandle:
 def test_a_run_is_stopped_by_its_supervisor(owner: Owner) -> None:
     handle = owner.shell("trap 'echo bye; exit 23' TERM; echo up; while :; do sleep 0.02; done")
     until(owner.log().read_bytes)
-    assert stop(handle) == Stopped(StopVerdict.TERMINATION_REQUESTED, (TERM, CONT), True)
+    assert stop(handle) == Stopped(StopVerdict.TERMINATION_REQUESTED, (TERM,), True)
     assert owner.ending().exit_code == 23
     assert members(handle.task.pgid) == []
     assert stop(handle) == Stopped(StopVerdict.ALREADY_EXITED, (), True)
@@ -82,7 +82,7 @@ def test_a_run_is_stopped_by_its_supervisor(owner: Owner) -> None:
 def test_a_task_that_ignores_term_is_killed_by_its_supervisor(owner: Owner) -> None:
     handle = owner.shell(IGNORING, grace_ms=100)
     until(owner.log().read_bytes)
-    assert stop(handle) == Stopped(StopVerdict.TERMINATION_REQUESTED, (TERM, CONT), True)
+    assert stop(handle) == Stopped(StopVerdict.TERMINATION_REQUESTED, (TERM,), True)
     assert owner.ending().signal == KILL.value
 
 
@@ -97,7 +97,7 @@ def test_a_run_that_takes_longer_is_tried_again(owner: Owner) -> None:
     handle = owner.shell(IGNORING)
     until(owner.log().read_bytes)
     hasty = Controller(TABLE, CLOCKS, waits=StopWaits(50, 50, 50))
-    assert stop(handle, hasty) == Stopped(StopVerdict.TIMED_OUT, (TERM, CONT), False)
+    assert stop(handle, hasty) == Stopped(StopVerdict.TIMED_OUT, (TERM,), False)
     assert lives(handle.task.pid)
     for pid in members(handle.task.pgid):
         os.kill(pid, KILL)
@@ -110,8 +110,12 @@ def test_a_run_that_takes_longer_is_tried_again(owner: Owner) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_an_orphaned_group_is_found_and_ended_by_term(owner: Owner) -> None:
-    handle = orphaned(owner, "sleep 60 & echo up; wait")
-    assert stop(handle) == Stopped(StopVerdict.TERMINATION_REQUESTED, (TERM, CONT), True)
+    said = owner.directory / "said"
+    handle = orphaned(owner, f"trap 'echo bye > {said}; exit' TERM; sleep 60 & echo up; wait")
+    found = stop(handle)
+    assert (found.verdict, found.group_empty) == (StopVerdict.TERMINATION_REQUESTED, True)
+    assert found.signals[0] is TERM
+    assert said.read_text() == "bye\n"
     assert members(handle.task.pgid) == []
 
 
@@ -120,7 +124,7 @@ def test_an_orphaned_group_that_ignores_term_is_killed(owner: Owner) -> None:
     handle = orphaned(owner, f"({IGNORING}) & {IGNORING}", 2)
     found = stop(handle)
     assert (found.verdict, found.group_empty) == (StopVerdict.TERMINATION_REQUESTED, True)
-    assert found.signals[:3] == (TERM, CONT, KILL)
+    assert found.signals[:2] == (TERM, KILL)
     assert members(handle.task.pgid) == []
 
 
