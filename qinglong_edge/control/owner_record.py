@@ -12,6 +12,7 @@ from typing import NamedTuple
 from qinglong_edge.domain import ids, limits
 from qinglong_edge.domain.canonical import Fields, canonical_bytes, parse_object
 from qinglong_edge.domain.errors import UnavailableError, UsageError
+from qinglong_edge.executor.process_identity import read_stat
 from qinglong_edge.ports.ambient import Clocks
 from qinglong_edge.storage.filesystem import unavailable
 from qinglong_edge.storage.sqlite.owner import LOCK
@@ -19,9 +20,6 @@ from qinglong_edge.storage.sqlite.owner import LOCK
 RECORD_BYTES_MAX = 4_096
 PID_MAX = 2**31 - 1
 
-_STAT_BYTES = 1_024
-_STAT_THREADS, _STAT_START = 17, 19  # fields 20 and 22 of /proc/PID/stat, counted after the name
-_DEAD = (b"Z", b"X", b"x")
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -128,17 +126,10 @@ def _lives(record: OwnerRecord, clocks: Clocks) -> bool:
 def _start_ticks(pid: int) -> int | None:
     """Return when a living process began, in ticks of the kernel since the boot, or None."""
     try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(descriptor, _STAT_BYTES)
-        finally:
-            os.close(descriptor)
+        found = read_stat(pid)
     except OSError:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    if fields[0] in _DEAD and int(fields[_STAT_THREADS]) <= 1:
-        return None
-    return int(fields[_STAT_START])
+    return None if found.dead else found.start_ticks
 
 
 def _replace(descriptor: int, line: bytes) -> None:

@@ -11,6 +11,8 @@ output and error; no other descriptor; a process group of its own; umask 022, as
 signal blocked; SIGPIPE, SIGXFSZ and every signal that this program handles at its default (what
 this program was started to ignore stays ignored). No SIGCHLD handler is used; where SIGCHLD is
 ignored, the kernel would throw the exit status away, so nothing is started.
+
+`Child` is shared with the supervisor of a task, which has no deadline but may be told to stop.
 """
 
 import errno
@@ -19,11 +21,12 @@ import select
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.errors import InvariantBroken
 from qinglong_edge.executor.process_group import group_empty
+from qinglong_edge.executor.process_identity import open_pidfd
 from qinglong_edge.ports.ambient import Clocks
 
 if TYPE_CHECKING:
@@ -129,7 +132,9 @@ class Lost(Ending[None]):
     __slots__ = ()
 
 
-End = Exited | Signalled | DeadlineExceeded | NotStarted | Lost
+LeaderEnd = Exited | Signalled | Lost
+End = LeaderEnd | DeadlineExceeded | NotStarted
+Started: TypeAlias = "tuple[subprocess.Popen[bytes], int]"
 
 
 def run(
@@ -146,18 +151,21 @@ def run(
     child unreaped, unless one cannot be killed. What it raises (no memory) comes after a KILL.
     """
     deadline_ms = clocks.monotonic_ms() + timeout_ms
-    started = _start(command)
+    started = start(command)
     if isinstance(started, NotStarted):
         return started
-    child = _Child(*started, sink=sink, clocks=clocks)
+    child = Child(started, sink=sink, clocks=clocks)
     try:
         return child.carry(deadline_ms, times)
     finally:
         child.release()
 
 
-def _start(command: Command) -> tuple["subprocess.Popen[bytes]", int] | NotStarted:
-    """Start the leader; return it with the reading end of its output pipe."""
+def start(command: Command) -> "Started | NotStarted":
+    """Start the leader; return it with the reading end of its output pipe.
+
+    A `Child` has to be made of them at once: nothing else waits for the leader.
+    """
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         return NotStarted("sigchld_ignored")
     fds: list[int] = []
@@ -223,57 +231,73 @@ def _reason(error: OSError, command: Command) -> str:
     return reason
 
 
-class _Child:
+class Child:
     """Hold an unreaped leader, its pipe, and what wakes us when it ends."""
 
-    def __init__(
-        self, leader: "subprocess.Popen[bytes]", pipe: int, *, sink: Sink, clocks: Clocks
-    ) -> None:
-        self._leader = leader
-        self._pgid = leader.pid
-        self._pipe = pipe
+    def __init__(self, started: Started, *, sink: Sink, clocks: Clocks, wake_fd: int = -1) -> None:
+        """Take what was started; bytes in `wake_fd`, where one is given, are a call to stop."""
+        self._leader, self._pipe = started
+        self.pid = self._leader.pid  # and the number of its group
         self._sink = sink
         self._clocks = clocks
+        self._exit_fd = open_pidfd(self.pid)
+        self._wake_fd = wake_fd
         self._poller = select.poll()
-        self._poller.register(pipe, select.POLLIN)
-        self._exit_fd = _exit_fd(leader.pid)
-        if self._exit_fd >= 0:
-            self._poller.register(self._exit_fd, select.POLLIN)
+        for fd in (self._pipe, self._exit_fd, wake_fd):
+            if fd >= 0:
+                self._poller.register(fd, select.POLLIN)
+        self.called = False
 
     def carry(self, deadline_ms: int, times: StopTimes) -> End:
         """Wait for the leader or the deadline, settle the group, reap."""
-        ending = self._follow(deadline_ms)
+        ending = self.follow(deadline_ms)
         if ending is None:
-            empty = self._stop(times)
-            self._drain(times.drain_ms)
-            return DeadlineExceeded(self._reap() and empty and not self._hidden())
+            return DeadlineExceeded(self.settle(times)[1])
         self._drain(times.drain_ms)
         self._reap()
         return ending
+
+    def linger(self, most_ms: int) -> None:
+        """Let the others of the group finish after their leader, until a call to stop."""
+        until_ms = self._clocks.monotonic_ms() + most_ms
+        while not (self.called or self._empty()) and self._clocks.monotonic_ms() < until_ms:
+            self._rest(LOOK_MS)
+
+    def settle(self, times: StopTimes) -> tuple[LeaderEnd | None, bool]:
+        """Stop the group, take its last output, reap the leader.
+
+        Return how the leader ended (None: it could not be killed, and is still held) and whether
+        the group is proven empty.
+        """
+        self.called = False
+        empty = self._stop(times)
+        self._drain(times.drain_ms)
+        ending = self._ended()
+        return ending, self._reap() and empty and not self._hidden()
 
     def release(self) -> None:
         """Close what is open; a leader that is not reaped yet gets KILL."""
         self._close_pipe()
         if self._leader.returncode is None:
             self._signal(signal.SIGKILL)
-            self._follow(self._clocks.monotonic_ms() + STOP_TIMES.drain_ms)
+            self.follow(self._clocks.monotonic_ms() + STOP_TIMES.drain_ms)
             self._reap()
         if self._exit_fd >= 0:
             os.close(self._exit_fd)
 
-    def _follow(self, until_ms: int) -> Exited | Signalled | Lost | None:
-        """Pass output on until the leader ended or the instant came."""
+    def follow(self, until_ms: int) -> LeaderEnd | None:
+        """Pass output on until the leader ended, the instant came, or a call to stop."""
         while (ending := self._ended()) is None:
             left_ms = until_ms - self._clocks.monotonic_ms()
-            if left_ms <= 0:
+            if left_ms <= 0 or self.called:
                 return None
             self._wait(left_ms if self._exit_fd >= 0 else min(left_ms, LOOK_MS))
         return ending
 
-    def _ended(self) -> Exited | Signalled | Lost | None:
+    def _ended(self) -> LeaderEnd | None:
         """Look how the leader ended, and leave it unreaped."""
         try:
-            found = os.waitid(os.P_PID, self._pgid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
             return Lost(None)
         if found is None:
@@ -287,6 +311,8 @@ class _Child:
         for fd, _ in self._poller.poll(most_ms):
             if fd == self._pipe:
                 self._pump()
+            elif fd == self._wake_fd:
+                self.called = bool(os.read(fd, READ_BYTES))
             else:  # one wake-up is all it gives; a leader that is not reapable yet is polled for
                 self._poller.unregister(fd)
                 os.close(fd)
@@ -325,7 +351,7 @@ class _Child:
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         until_ms = self._clocks.monotonic_ms() + times.grace_ms
-        self._follow(until_ms)
+        self.follow(until_ms)
         while not self._empty() and self._clocks.monotonic_ms() < until_ms:
             self._rest(LOOK_MS)
         until_ms = self._clocks.monotonic_ms() + times.proof_ms
@@ -343,7 +369,7 @@ class _Child:
             return  # the number is nobody's, or already somebody else's
         for send in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):
-                send(self._pgid, number)
+                send(self.pid, number)
 
     def _rest(self, span_ms: int) -> None:
         until_ms = self._clocks.monotonic_ms() + span_ms
@@ -352,7 +378,7 @@ class _Child:
 
     def _empty(self) -> bool:
         with suppress(OSError):  # not looked is not proven
-            return self._ended() is not None and group_empty(self._pgid)
+            return self._ended() is not None and group_empty(self.pid)
         return False
 
     def _reap(self) -> bool:
@@ -365,15 +391,7 @@ class _Child:
     def _hidden(self) -> bool:
         """Tell whether a member of another user lives that this process table does not show."""
         try:
-            os.killpg(self._pgid, 0)
+            os.killpg(self.pid, 0)
         except OSError as error:
             return error.errno == errno.EPERM
         return False
-
-
-def _exit_fd(pid: int) -> int:
-    """Return a descriptor that wakes us when the process ended, or -1."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # an interpreter or a kernel (before 5.3) without it
-        return -1

@@ -2,9 +2,7 @@
 
 import os
 
-_STAT_BYTES = 1_024
-_STAT_PGRP, _STAT_THREADS = 2, 17  # fields 5 and 20 of /proc/PID/stat, counted after the name
-_DEAD = (b"Z", b"X", b"x")
+from qinglong_edge.executor.process_identity import read_stat
 
 
 def group_empty(pgid: int) -> bool:
@@ -21,15 +19,7 @@ def group_empty(pgid: int) -> bool:
 
 def _lives_in(pgid: int, name: str) -> bool:
     try:
-        fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        found = read_stat(name)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    try:
-        text = os.read(fd, _STAT_BYTES)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(fd)
-    fields = text[text.rindex(b")") + 2 :].split()
-    dead = fields[0] in _DEAD and int(fields[_STAT_THREADS]) <= 1
-    return int(fields[_STAT_PGRP]) == pgid and not dead
+    return found.pgid == pgid and not found.dead

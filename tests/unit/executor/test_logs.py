@@ -1,5 +1,6 @@
 """Logs are private and capped, and what they lose never reaches an outcome."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from qinglong_edge.executor.logs import (
     LogFaults,
     LogPart,
     LogWriter,
+    RunLog,
     log_name,
+    missing_bytes,
     read_log,
 )
 
@@ -197,3 +200,76 @@ def test_a_foreign_log_is_not_read(logs_dir: Path) -> None:
     os.chown(logs_dir / NAME, 12_345, 12_345)
     with pytest.raises(DamagedError):
         read_log(str(logs_dir), NAME, most=10)
+
+
+# The log of a task.
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1_000, 5_000])
+@pytest.mark.parametrize("size", [0, 999, 1_000, 1_001, 5_120])
+def test_a_run_log_holds_its_cap_and_says_beside_it_what_is_missing(
+    logs_dir: Path, size: int, piece: int
+) -> None:
+    data = bytes(range(256)) * 20
+    log = RunLog(str(logs_dir), "att-1", 1_000)
+    assert missing_bytes(str(logs_dir), "att-1") is None
+    for at in range(0, size, piece):
+        log.write(data[at : min(at + piece, size)])
+    missing = max(0, size - 1_000)
+    assert log.close() == missing
+    assert (logs_dir / "att-1.log").read_bytes() == data[: min(size, 1_000)]
+    assert missing_bytes(str(logs_dir), "att-1") == missing
+    assert (logs_dir / "att-1.log.missing").exists() == (missing > 0)
+
+
+def test_files_of_a_run_log_are_private_whatever_the_umask(logs_dir: Path) -> None:
+    mask = os.umask(0)
+    try:
+        RunLog(str(logs_dir), "att-1", 0).write(b"x")
+    finally:
+        os.umask(mask)
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in logs_dir.iterdir()}
+    assert modes == {"att-1.log": 0o600, "att-1.log.missing": 0o600}
+
+
+def test_a_full_disk_leaves_the_run_log_unknown_and_never_whole(
+    logs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RunLog(str(logs_dir), "att-1", 1_000)
+
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    log.write(b"12345")
+    assert log.close() == 5
+    assert missing_bytes(str(logs_dir), "att-1") is None
+
+
+def test_a_run_log_that_is_discarded_leaves_nothing(logs_dir: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    RunLog(str(logs_dir), "att-1", 1_000).discard()
+    assert list(logs_dir.iterdir()) == []
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("name", ["att-1.log", "att-1.log.missing"])
+def test_a_taken_name_refuses_the_run_log_and_is_left_alone(logs_dir: Path, name: str) -> None:
+    before = os.listdir("/proc/self/fd")
+    logs_dir.mkdir()
+    (logs_dir / name).write_bytes(b"first")
+    with pytest.raises(FileExistsError):
+        RunLog(str(logs_dir), "att-1", 1_000)
+    assert {path.name: path.read_bytes() for path in logs_dir.iterdir()} == {name: b"first"}
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_directory_that_is_swapped_gets_no_byte(logs_dir: Path, tmp_path: Path) -> None:
+    log = RunLog(str(logs_dir), "att-1", 2)
+    logs_dir.rename(tmp_path / "moved")
+    (tmp_path / "foreign").mkdir()
+    logs_dir.symlink_to(tmp_path / "foreign")
+    log.write(b"12345")
+    assert log.close() == 3
+    assert list((tmp_path / "foreign").iterdir()) == []
+    assert missing_bytes(str(tmp_path / "moved"), "att-1") == 3
