@@ -1,5 +1,6 @@
 """The one-file program: the same bytes from the same sources, sources only, and it runs."""
 
+import ast
 import os
 import shutil
 import stat
@@ -81,10 +82,37 @@ def test_only_sources_are_inside(copy: Path, tmp_path: Path) -> None:
         path.relative_to(copy).as_posix()
         for path in (copy / PACKAGE).rglob("*")
         if path.name != "schema.sql" and (path.suffix in {".py", ".sql"} or path.name == "py.typed")
+        if not path.relative_to(copy / PACKAGE).as_posix().startswith(unreached())
     ]
     with zipfile.ZipFile(output) as found:
         assert found.namelist() == sorted(["__main__.py", *wanted])
         assert {entry.date_time for entry in found.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def unreached() -> tuple[str, ...]:
+    """Read from the build script which rooms stay at home."""
+    for node in ast.parse(BUILD.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "UNREACHED":
+            names: tuple[str, ...] = ast.literal_eval(node.value)
+            return names
+    raise AssertionError
+
+
+def test_nothing_in_the_archive_imports_what_stays_at_home(archive: Path) -> None:
+    """Whoever connects such a room takes it off the list; and each name on it exists."""
+    names = unreached()
+    assert [name for name in names if not (ROOT / PACKAGE / name).exists()] == []
+    rooms = {name.removesuffix(".py").strip("/").replace("/", ".") for name in names}
+    far = tuple(f"{PACKAGE}.{room}." for room in rooms)
+    imported: set[str] = set()
+    with zipfile.ZipFile(archive) as found:
+        for name in found.namelist():
+            if name.endswith(".py"):
+                for node in ast.walk(ast.parse(found.read(name))):
+                    if isinstance(node, ast.ImportFrom) and node.module:
+                        imported |= {f"{node.module}.{each.name}" for each in node.names}
+    assert len(imported) > 100
+    assert [name for name in sorted(imported) if f"{name}.".startswith(far)] == []
 
 
 def test_a_stored_archive_needs_no_zlib(tmp_path: Path) -> None:
