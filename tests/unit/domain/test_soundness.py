@@ -67,7 +67,7 @@ UNSOUND_APPROVALS = [
     approval(expires_at_ms=WALL_MS + LIFETIME_MS + 1),
     approval(requested_at_ms=-1, expires_at_ms=1),
     *(approval(A.APPROVED, decision=decision(decided_by=who)) for who in (BOT, EDGE, WORKER)),
-    *(approval(A.APPROVED, requested_by=who, decision=decision(decided_by=who)) for who in (ANA,)),
+    approval(A.APPROVED, requested_by=ANA),
     *(approval(A.CONSUMED, consumption=used_by(who)) for who in (ANA, BOT)),
     approval(risk=Risk.LOW),
     approval(risk=Risk.MEDIUM, repeats="dsp-0"),
@@ -188,10 +188,9 @@ UNSOUND_EXECUTIONS = [
         progress(status, last_result_code=None)
         for status in (E.RETRY_WAIT, E.SUCCEEDED, E.FAILED, E.BLOCKED)
     ),
-    *(Progress(progress(status, started_at_ms=None)[0], None) for status in (E.EXECUTING,)),
     *(
-        Progress(progress(status, started_at_ms=None)[0], None)
-        for status in (E.SUCCEEDED, E.FAILED)
+        progress(status, started_at_ms=None)._replace(control=None)
+        for status in (E.EXECUTING, E.SUCCEEDED, E.FAILED)
     ),
 ]
 
