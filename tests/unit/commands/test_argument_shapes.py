@@ -45,11 +45,11 @@ WRONG: tuple[Any, ...] = (
     None, True, 0, -1, 2**63, 1.5, "", "\0", "\ud800", [], {}, [[]], {"a": []},
 )  # fmt: skip
 SHELL: Args = {"argv": ["/bin/true"], "cwd": "/", "env": {"A": "b"}, "timeout_ms": 1_000}
-TASK: Args = {"schema_version": 1, "task_id": "task-1", "name": "Task 1", **SHELL, "priority": 0}
+TASK: Args = {"schema_version": 1, "task_id": "task-1", "name": "Task 1", **SHELL}
 PLANS: Mapping[str, Args] = {
     "shell.exec": SHELL,
     "run.create": {"task_id": "task-1", "task_revision": "r1"},
-    "task.publish": {"task": TASK},
+    "task.publish": TASK,
 }
 PAGE: Args = {"limit": 8, "cursor": None}
 SPEND: Args = {"id": "apr-1", "consumption_id": "con-1", "dispatch_id": "dsp-1"}
@@ -197,14 +197,20 @@ def test_a_missing_argument_and_one_too_many_are_the_callers_fault(
                 TABLE[name].run(engine, caller, args)
 
 
+@pytest.mark.parametrize("action_type", ["shell.exec", "task.publish"])
+def test_a_sound_plan_is_proposed(
+    action_type: str, engine: Engine, proper: Mapping[str, Caller]
+) -> None:
+    propose, text = "action.propose", plan(action_type)
+    assert TABLE[propose].run(engine, proper[propose], proposal(text)).body["state"] == "pending"
+
+
 @pytest.mark.parametrize("action_type", PLANS)
 def test_a_plan_with_a_value_of_a_wrong_kind_is_no_bug(
     action_type: str, engine: Engine, proper: Mapping[str, Caller]
 ) -> None:
     bot, params = proper["action.propose"], PLANS[action_type]
     inner = [{**params, field: value} for field in params for value in WRONG]
-    if action_type == "task.publish":
-        inner += [{"task": {**TASK, field: value}} for field in TASK for value in WRONG]
     members = ("schema_version", "action_type", "params", "files")
     texts = [json.dumps({**json.loads(plan(action_type)), name: value})
              for name in members for value in WRONG]  # fmt: skip
