@@ -60,6 +60,13 @@ def _require(row: sqlite3.Row, *names: str) -> None:
         raise ValueError(message)
 
 
+def _refuse(row: sqlite3.Row, *names: str) -> None:
+    """Refuse the other half, which nobody would read."""
+    if any(row[name] is not None for name in names):
+        message = "half a group of columns"
+        raise ValueError(message)
+
+
 def subject_of(text: str) -> Subject:
     """Return the subject of its stored `type:id` form."""
     kind, _, name = text.partition(":")
@@ -156,10 +163,13 @@ def _execution(row: sqlite3.Row) -> Execution:
 
 def _control(row: sqlite3.Row) -> Control | None:
     if row["control_status"] is None:
+        _refuse(row, "control_version", "next_scan_tick", "scan_owner", "finding_count", "finding")
         return None
+    _require(row, "control_version", "finding_count", "control_updated_at_ms")
     status = ControlStatus(row["control_status"])
     last = None
     if row["finding"] is not None:
+        _require(row, "finding_mutation_id", "finding_code")
         evidence = row["evidence_digest"]
         last = Observation(
             row["finding_mutation_id"],

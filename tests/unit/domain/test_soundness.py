@@ -3,6 +3,8 @@
 A table of contradictions changes one field of a legal value, or as few as leave one rule to object.
 """
 
+from typing import Any
+
 import pytest
 
 from qinglong_edge.domain import limits
@@ -11,8 +13,8 @@ from qinglong_edge.domain.approval import Approval, Cancellation, Consumption
 from qinglong_edge.domain.execution import Progress
 from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import ApprovalState, ControlStatus, ExecutionStatus
-from qinglong_edge.domain.policy import Subject, SubjectType
-from qinglong_edge.domain.recovery import Finding, Observation
+from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
+from qinglong_edge.domain.recovery import Control, Finding, Observation
 from qinglong_edge.domain.soundness import approval_is_sound, progress_is_sound
 from tests.support.builders import (
     ANA,
@@ -53,6 +55,8 @@ SOUND_APPROVALS = [
     approval(A.CANCELLED, version=3, decision=decision()),
     approval(A.EXPIRED, version=3, decision=decision()),
     approval(requested_by=ANA),
+    *(approval(requested_by=BOT._replace(id="x" * chars)) for chars in (1, 255)),
+    approval(A.CONSUMED, consumption=USED._replace(fence=PolicyFence(1, None))),
     approval(A.APPROVED, requested_by=ANA, decision=decision(decided_by=BOB)),
     approval(expires_at_ms=WALL_MS + 1),
     approval(expires_at_ms=WALL_MS + LIFETIME_MS),
@@ -69,6 +73,12 @@ UNSOUND_APPROVALS = [
     *(approval(A.APPROVED, decision=decision(decided_by=who)) for who in (BOT, EDGE, WORKER)),
     approval(A.APPROVED, requested_by=ANA),
     *(approval(A.CONSUMED, consumption=used_by(who)) for who in (ANA, BOT)),
+    *(approval(requested_by=BOT._replace(id=name)) for name in ("", "x" * 256, "x\0")),
+    approval(A.APPROVED, decision=decision(decided_by=ANA._replace(id=""))),
+    approval(A.CANCELLED, cancellation=CANCELLED._replace(cancelled_by=ANA._replace(id=""))),
+    approval(A.CONSUMED, consumption=used_by(EDGE._replace(id=""))),
+    approval(A.CONSUMED, consumption=USED._replace(fence=PolicyFence(0, 1))),
+    approval(A.CONSUMED, consumption=USED._replace(fence=PolicyFence(1, 0))),
     approval(risk=Risk.LOW),
     approval(risk=Risk.MEDIUM, repeats="dsp-0"),
     approval(version=0),
@@ -108,6 +118,10 @@ def leased(held: Lease) -> Progress:
     return progress(E.LEASED, lease=held, eligible_tick=held.expires_tick)
 
 
+def seen(**changes: Any) -> Control:
+    return control(finding_count=1, last=SEEN._replace(**changes))
+
+
 def lasting(ms: int) -> Lease:
     return lease(expires_tick=tick(1_000 + ms))
 
@@ -128,7 +142,8 @@ SOUND_PROGRESS = [
     *(leased(lease(token="x" * chars)) for chars in (1, 128)),
     *(leased(lasting(ms)) for ms in (0, limits.LEASE_MS_MAX)),
     progress(E.EXECUTING, control(version=VERSION - 1, finding_count=VERSION, last=SEEN)),
-    progress(E.EXECUTING, control(finding_count=1, last=SEEN)),
+    progress(E.EXECUTING, seen()),
+    progress(E.EXECUTING, seen(result_code="x" * 64, evidence_digest="a" * 64)),
     progress(E.SUCCEEDED, control(C.RESOLVED, version=VERSION)),
     progress(E.SUCCEEDED, control(C.RESOLVED, version=0)),
 ]
@@ -145,6 +160,8 @@ UNSOUND_NUMBERS = [
     *(progress(E.BLOCKED, last_result_code="x" * chars) for chars in (0, 65)),
     *(leased(lease(owner="x" * chars)) for chars in (0, 129)),
     *(leased(lease(token="x" * chars)) for chars in (0, 129)),
+    progress(E.BLOCKED, last_result_code="x\0"),
+    leased(lease(token="x\0")),
     *(leased(lasting(ms)) for ms in (-1, limits.LEASE_MS_MAX + 1)),
 ]
 
@@ -215,6 +232,8 @@ UNSOUND_CONTROLS = [
             control(finding_count=0, last=SEEN),
             control(finding_count=-1, last=SEEN),
             control(finding_count=VERSION + 1, last=SEEN),
+            *(seen(result_code=code) for code in ("", "x" * 65, "x\0")),
+            *(seen(evidence_digest="a" * chars) for chars in (0, 62, 66)),
             control(next_scan_tick=None),
             control(lease=HELD),
             control(C.LEASED, lease=None),
