@@ -104,8 +104,9 @@ def progress_is_sound(progress: Progress) -> bool:
 
 def _numbers_are_sound(execution: Execution) -> bool:
     room = 0 if execution.status in TERMINAL else 1  # what goes on needs a next version
+    steps = 0 if execution.status is ExecutionStatus.PENDING else 1  # what moved has counted it
     return (
-        0 <= execution.version <= limits.VERSION_MAX - room
+        steps <= execution.version <= limits.VERSION_MAX - room
         and 1 <= execution.max_attempts <= limits.ATTEMPTS_MAX
         and 0 <= execution.attempt_count <= execution.max_attempts
         and _name_is_sound(execution.result_mutation_id)

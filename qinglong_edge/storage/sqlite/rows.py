@@ -67,6 +67,14 @@ def _refuse(row: sqlite3.Row, *names: str) -> None:
         raise ValueError(message)
 
 
+def _flag(value: int) -> bool:
+    """Return yes or no; anything else is neither."""
+    if value not in {0, 1}:
+        message = "neither yes nor no"
+        raise ValueError(message)
+    return value == 1
+
+
 def subject_of(text: str) -> Subject:
     """Return the subject of its stored `type:id` form."""
     kind, _, name = text.partition(":")
@@ -105,7 +113,7 @@ def _decision(row: sqlite3.Row) -> ApprovalDecision | None:
     _require(row, "approved", "decision_reason", "decided_by", "decided_at_ms")
     return ApprovalDecision(
         row["decision_id"],
-        row["approved"] == 1,
+        _flag(row["approved"]),
         row["decision_reason"],
         subject_of(row["decided_by"]),
         row["decided_at_ms"],
@@ -210,7 +218,7 @@ def _resolution(row: sqlite3.Row, dispatch: Dispatch) -> Resolution | None:
         row["reason_code"],
         None if person is None else subject_of(person),
         row["resolved_at_ms"],
-        row["unprobed"] == 1,
+        _flag(row["unprobed"]),
     )
 
 

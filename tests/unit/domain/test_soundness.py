@@ -131,7 +131,7 @@ SOUND_PROGRESS = [
     progress(E.BLOCKED, control(C.RESOLVED), started_at_ms=STARTED),
     *(progress(E.EXECUTING, control(status)) for status in C if status is not C.RESOLVED),
     *(progress(status, last_result_code="busy") for status in (E.LEASED, E.EXECUTING)),
-    progress(E.RETRY_WAIT, version=0, attempt_count=0),
+    progress(E.RETRY_WAIT, version=1, attempt_count=0),
     progress(E.RETRY_WAIT, version=VERSION - 1, attempt_count=4, max_attempts=5),
     progress(E.BLOCKED, version=VERSION),
     progress(E.LEASED, attempt_count=1, max_attempts=1),
@@ -149,7 +149,7 @@ SOUND_PROGRESS = [
 ]
 
 UNSOUND_NUMBERS = [
-    progress(E.RETRY_WAIT, version=-1),
+    *(progress(status, version=0) for status in E if status is not E.PENDING),
     progress(E.RETRY_WAIT, version=VERSION),
     progress(E.BLOCKED, version=VERSION + 1),
     progress(max_attempts=0),
