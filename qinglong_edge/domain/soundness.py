@@ -18,6 +18,7 @@ from qinglong_edge.domain.machines import (
 )
 from qinglong_edge.domain.policy import Subject, SubjectType
 from qinglong_edge.domain.recovery import Control, Observation
+from qinglong_edge.domain.tick import Tick
 
 _CONSUMERS = frozenset({SubjectType.SYSTEM, SubjectType.WORKER})
 _DECIDED = {ApprovalState.APPROVED: 2, ApprovalState.REJECTED: 2, ApprovalState.CONSUMED: 3}
@@ -109,10 +110,16 @@ def _numbers_are_sound(execution: Execution) -> bool:
         steps <= execution.version <= limits.VERSION_MAX - room
         and 1 <= execution.max_attempts <= limits.ATTEMPTS_MAX
         and 0 <= execution.attempt_count <= execution.max_attempts
+        and _turn_is_sound(execution.eligible_tick)
         and _name_is_sound(execution.result_mutation_id)
         and _name_is_sound(execution.last_result_code)
         and _lease_is_sound(execution.lease)
     )
+
+
+def _turn_is_sound(tick: Tick | None) -> bool:
+    """Tell whether the queues, which begin with tick 0, can ever come to it."""
+    return tick is None or tick >= 0
 
 
 def _name_is_sound(name: str | None) -> bool:
@@ -167,7 +174,7 @@ def _control_is_sound(control: Control) -> bool:
     if control.last is not None and not _observation_is_sound(control.last):
         return False
     lease, next_scan = control.lease, control.next_scan_tick
-    if not _lease_is_sound(lease):
+    if not _lease_is_sound(lease) or not _turn_is_sound(next_scan):
         return False
     match control.status:
         case ControlStatus.ARMED:

@@ -105,6 +105,17 @@ def test_the_other_due_action_is_claimed(
     closed()
 
 
+@pytest.mark.parametrize("tick", ["-1", "-9223372036854775808"])
+def test_an_action_whose_turn_never_comes_is_named(
+    story: Story, sqlite: SqliteRepositories, tick: str
+) -> None:
+    story.consumed(1)
+    story.consumed(2)
+    closed = edited(story, sqlite, EXECUTIONS.format(f"eligible_tick = {tick}"))
+    assert story.due() == ["dsp-2"]
+    closed()
+
+
 @pytest.mark.scenario(54, 69)
 @pytest.mark.parametrize("statement", [*OF_ANY, *OF_LEASED, *OF_UNSTARTED])
 def test_the_other_lease_of_a_dead_owner_is_taken_over(

@@ -16,6 +16,7 @@ from qinglong_edge.domain.machines import ApprovalState, ControlStatus, Executio
 from qinglong_edge.domain.policy import PolicyFence, Subject, SubjectType
 from qinglong_edge.domain.recovery import Control, Finding, Observation
 from qinglong_edge.domain.soundness import approval_is_sound, progress_is_sound
+from qinglong_edge.domain.tick import Tick
 from tests.support.builders import (
     ANA,
     BOB,
@@ -133,6 +134,7 @@ SOUND_PROGRESS = [
     *(progress(status, last_result_code="busy") for status in (E.LEASED, E.EXECUTING)),
     progress(E.RETRY_WAIT, version=1, attempt_count=0),
     progress(E.RETRY_WAIT, version=VERSION - 1, attempt_count=4, max_attempts=5),
+    progress(eligible_tick=Tick(0)),
     progress(E.BLOCKED, version=VERSION),
     progress(E.LEASED, attempt_count=1, max_attempts=1),
     progress(E.LEASED, attempt_count=limits.ATTEMPTS_MAX, max_attempts=limits.ATTEMPTS_MAX),
@@ -152,6 +154,7 @@ UNSOUND_NUMBERS = [
     *(progress(status, version=0) for status in E if status is not E.PENDING),
     progress(E.RETRY_WAIT, version=VERSION),
     progress(E.BLOCKED, version=VERSION + 1),
+    progress(eligible_tick=Tick(-1)),
     progress(max_attempts=0),
     progress(max_attempts=limits.ATTEMPTS_MAX + 1),
     progress(E.RETRY_WAIT, attempt_count=-1),
@@ -234,6 +237,7 @@ UNSOUND_CONTROLS = [
             control(finding_count=VERSION + 1, last=SEEN),
             *(seen(result_code=code) for code in ("", "x" * 65, "x\0")),
             *(seen(evidence_digest="a" * chars) for chars in (0, 62, 66)),
+            control(next_scan_tick=Tick(-1)),
             control(next_scan_tick=None),
             control(lease=HELD),
             control(C.LEASED, lease=None),
