@@ -41,6 +41,8 @@ OF_UNSTARTED = [
     EXECUTIONS.format("control_version = 0"),
     EXECUTIONS.format("finding_count = 0"),
     EXECUTIONS.format("scan_owner = 'nobody'"),
+    EXECUTIONS.format("next_scan_tick = 1"),
+    EXECUTIONS.format("finding = 'missing'"),
 ]
 OF_WATCHED = [
     EXECUTIONS.format("control_version = 2147483647"),
@@ -49,6 +51,10 @@ OF_WATCHED = [
     EXECUTIONS.format("finding_count = 7"),
     EXECUTIONS.format("finding_count = NULL"),
     EXECUTIONS.format("finding = 'missing', finding_count = 1"),
+    EXECUTIONS.format(
+        "finding = 'missing', finding_count = 1, finding_mutation_id = 'see-1', finding_code = 'c',"
+        " evidence_digest = X'00'"
+    ),
     EXECUTIONS.format(
         "finding = 'missing', finding_count = 1, finding_mutation_id = 'see-1', finding_code = ''"
     ),
