@@ -7,7 +7,7 @@ on (W9).
 
 from qinglong_edge.domain import limits
 from qinglong_edge.domain.action import ACTION_TYPES, RISK_RANK, least_risk
-from qinglong_edge.domain.approval import Approval
+from qinglong_edge.domain.approval import Approval, Consumption
 from qinglong_edge.domain.execution import Execution, Progress
 from qinglong_edge.domain.lease import Lease
 from qinglong_edge.domain.machines import (
@@ -16,16 +16,18 @@ from qinglong_edge.domain.machines import (
     ControlStatus,
     ExecutionStatus,
 )
-from qinglong_edge.domain.policy import SubjectType
-from qinglong_edge.domain.recovery import Control
+from qinglong_edge.domain.policy import Subject, SubjectType
+from qinglong_edge.domain.recovery import Control, Observation
+from qinglong_edge.domain.tick import Tick
 
 _CONSUMERS = frozenset({SubjectType.SYSTEM, SubjectType.WORKER})
 _DECIDED = {ApprovalState.APPROVED: 2, ApprovalState.REJECTED: 2, ApprovalState.CONSUMED: 3}
+_DIGEST_CHARS = 64  # SHA-256 in hexadecimal
 
 
 def approval_is_sound(approval: Approval) -> bool:
     """Tell whether an approval's fields can stand together."""
-    decision, used = approval.decision, approval.consumption
+    decision, used, gone = approval.decision, approval.consumption, approval.cancellation
     lifetime_ms = approval.expires_at_ms - approval.requested_at_ms
     if not 1 <= lifetime_ms <= limits.APPROVAL_LIFETIME_MS_MAX or approval.requested_at_ms < 0:
         return False
@@ -34,9 +36,35 @@ def approval_is_sound(approval: Approval) -> bool:
         or decision.decided_by == approval.requested_by
     ):
         return False
-    if used is not None and used.consumed_by.type not in _CONSUMERS:
+    if used is not None and not _consumption_is_sound(used):
+        return False
+    speakers = (
+        approval.requested_by,
+        None if decision is None else decision.decided_by,
+        None if gone is None else gone.cancelled_by,
+    )
+    if not all(speaker is None or _subject_is_sound(speaker) for speaker in speakers):
         return False
     return _risk_is_sound(approval) and _state_is_sound(approval)
+
+
+def _consumption_is_sound(used: Consumption) -> bool:
+    known = used.fence.binding_version
+    return (
+        used.consumed_by.type in _CONSUMERS
+        and _subject_is_sound(used.consumed_by)
+        and used.fence.project_version >= 1
+        and (known is None or known >= 1)
+    )
+
+
+def _subject_is_sound(subject: Subject) -> bool:
+    return _text_is_sound(subject.id, limits.SUBJECT_ID_CHARS_MAX)
+
+
+def _text_is_sound(text: str, most: int) -> bool:
+    """Tell whether a text has 1 to `most` characters, to the database too: it counts to a NUL."""
+    return 1 <= len(text) <= most and "\0" not in text
 
 
 def _risk_is_sound(approval: Approval) -> bool:
@@ -77,26 +105,33 @@ def progress_is_sound(progress: Progress) -> bool:
 
 def _numbers_are_sound(execution: Execution) -> bool:
     room = 0 if execution.status in TERMINAL else 1  # what goes on needs a next version
+    steps = 0 if execution.status is ExecutionStatus.PENDING else 1  # what moved has counted it
     return (
-        0 <= execution.version <= limits.VERSION_MAX - room
+        steps <= execution.version <= limits.VERSION_MAX - room
         and 1 <= execution.max_attempts <= limits.ATTEMPTS_MAX
         and 0 <= execution.attempt_count <= execution.max_attempts
+        and _turn_is_sound(execution.eligible_tick)
         and _name_is_sound(execution.result_mutation_id)
         and _name_is_sound(execution.last_result_code)
         and _lease_is_sound(execution.lease)
     )
 
 
+def _turn_is_sound(tick: Tick | None) -> bool:
+    """Tell whether the queues, which begin with tick 0, can ever come to it."""
+    return tick is None or tick >= 0
+
+
 def _name_is_sound(name: str | None) -> bool:
-    return name is None or 1 <= len(name) <= limits.ID_CHARS_MAX
+    return name is None or _text_is_sound(name, limits.ID_CHARS_MAX)
 
 
 def _lease_is_sound(lease: Lease | None) -> bool:
     if lease is None:
         return True
     length_ms = lease.expires_tick - lease.from_tick
-    names = (len(lease.owner), len(lease.token))
-    named = min(names) >= 1 and max(names) <= limits.LEASE_NAME_CHARS_MAX
+    names = (lease.owner, lease.token)
+    named = all(_text_is_sound(name, limits.LEASE_NAME_CHARS_MAX) for name in names)
     return named and 0 <= length_ms <= limits.LEASE_MS_MAX
 
 
@@ -136,8 +171,10 @@ def _control_is_sound(control: Control) -> bool:
     found = (control.last is None) == (control.finding_count == 0)
     if not 0 <= control.version <= limits.VERSION_MAX - room or not counted or not found:
         return False
+    if control.last is not None and not _observation_is_sound(control.last):
+        return False
     lease, next_scan = control.lease, control.next_scan_tick
-    if not _lease_is_sound(lease):
+    if not _lease_is_sound(lease) or not _turn_is_sound(next_scan):
         return False
     match control.status:
         case ControlStatus.ARMED:
@@ -146,3 +183,10 @@ def _control_is_sound(control: Control) -> bool:
             return lease is not None and next_scan == lease.expires_tick
         case ControlStatus.MANUAL_REQUIRED | ControlStatus.RESOLVED:
             return next_scan is None and lease is None
+
+
+def _observation_is_sound(last: Observation) -> bool:
+    digest = last.evidence_digest
+    return _text_is_sound(last.result_code, limits.ID_CHARS_MAX) and (
+        digest is None or len(digest) == _DIGEST_CHARS
+    )

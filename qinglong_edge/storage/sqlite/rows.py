@@ -60,6 +60,21 @@ def _require(row: sqlite3.Row, *names: str) -> None:
         raise ValueError(message)
 
 
+def _refuse(row: sqlite3.Row, *names: str) -> None:
+    """Refuse the other half, which nobody would read."""
+    if any(row[name] is not None for name in names):
+        message = "half a group of columns"
+        raise ValueError(message)
+
+
+def _flag(value: int) -> bool:
+    """Return yes or no; anything else is neither."""
+    if value not in {0, 1}:
+        message = "neither yes nor no"
+        raise ValueError(message)
+    return value == 1
+
+
 def subject_of(text: str) -> Subject:
     """Return the subject of its stored `type:id` form."""
     kind, _, name = text.partition(":")
@@ -98,7 +113,7 @@ def _decision(row: sqlite3.Row) -> ApprovalDecision | None:
     _require(row, "approved", "decision_reason", "decided_by", "decided_at_ms")
     return ApprovalDecision(
         row["decision_id"],
-        row["approved"] == 1,
+        _flag(row["approved"]),
         row["decision_reason"],
         subject_of(row["decided_by"]),
         row["decided_at_ms"],
@@ -156,10 +171,13 @@ def _execution(row: sqlite3.Row) -> Execution:
 
 def _control(row: sqlite3.Row) -> Control | None:
     if row["control_status"] is None:
+        _refuse(row, "control_version", "next_scan_tick", "scan_owner", "finding_count", "finding")
         return None
+    _require(row, "control_version", "finding_count", "control_updated_at_ms")
     status = ControlStatus(row["control_status"])
     last = None
     if row["finding"] is not None:
+        _require(row, "finding_mutation_id", "finding_code")
         evidence = row["evidence_digest"]
         last = Observation(
             row["finding_mutation_id"],
@@ -200,7 +218,7 @@ def _resolution(row: sqlite3.Row, dispatch: Dispatch) -> Resolution | None:
         row["reason_code"],
         None if person is None else subject_of(person),
         row["resolved_at_ms"],
-        row["unprobed"] == 1,
+        _flag(row["unprobed"]),
     )
 
 
