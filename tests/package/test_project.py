@@ -115,7 +115,8 @@ def test_the_gates_run_on_every_interpreter_that_is_promised() -> None:
     promised = PROJECT["project"]["requires-python"].removeprefix(">=")
     assert names.split()[0] == promised
     assert {"3.11", "3.12", "3.13"} <= set(names.split())
-    loop = r'^for version in "\$\{found\[@\]\}"; do\n(.+?)\ndone$'
+    assert 'stage 420 "tests ${found[0]}" "$first" tools/test.py -q\n' in script
+    loop = r'^for version in "\$\{found\[@\]:1\}"; do\n(.+?)\ndone$'
     loops = re.findall(loop, script, re.MULTILINE | re.DOTALL)
     assert any('"${python[$version]}" tools/test.py' in stage for stage in loops)
 
@@ -129,7 +130,7 @@ def test_the_command_line_is_judged_with_an_owner_as_far_as_it_can_be() -> None:
     there = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "cli").glob("test_*.py")}
     assert by_script == by_make
     assert set(by_make.split()) == there - alone
-    assert script.count('"${owned[@]}"\n') == 2
+    assert script.count('"${owned[@]}" &\n') == 2
 
 
 def test_the_readme_begins_with_the_demo_and_the_tests() -> None:
