@@ -267,8 +267,9 @@ def ports_of(opened: Database) -> Ports:
 
 
 def dump(path: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Return every row of every table."""
+    """Return every row of every table, whatever stands in it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
         return {
             table: connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall()
             if table != "prune_permit"

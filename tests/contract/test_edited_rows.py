@@ -30,6 +30,8 @@ OF_ANY = [
     EXECUTIONS.format("attempt_count = 99"),
     ACTIONS.format("approved = 7"),
     EXECUTIONS.format("last_result_code = char(0)"),
+    ACTIONS.format("permission = CAST(X'746F6FFF' AS TEXT)"),
+    ACTIONS.format("decision_reason = CAST(X'C0' AS TEXT)"),
 ]
 OF_LEASED = [
     EXECUTIONS.format("lease_token = ''"),

@@ -55,6 +55,14 @@ class Opened(NamedTuple):
     kind: Kind
 
 
+def _text(stored: bytes) -> str:
+    """Return a stored text; what is not UTF-8 is kept apart in it, for its row's reader to refuse.
+
+    Raising here would take the whole page away for one row (W9).
+    """
+    return stored.decode("utf-8", "surrogateescape")
+
+
 def configure(connection: sqlite3.Connection, journal: Journal, *, exclusive: bool = True) -> None:
     """Set up a connection that nothing was read from yet.
 
@@ -62,7 +70,7 @@ def configure(connection: sqlite3.Connection, journal: Journal, *, exclusive: bo
     `journal_unusable` where SQLite answers another journal mode than asked for.
     """
     connection.isolation_level = None
-    connection.row_factory = sqlite3.Row
+    connection.row_factory, connection.text_factory = sqlite3.Row, _text
     with translating():
         if exclusive:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -209,7 +217,7 @@ def _filled(path: str, journal: Journal) -> sqlite3.Connection:
 
 def _reading(path: str, query: str) -> sqlite3.Connection:
     connection = _connect(path, query)
-    connection.row_factory = sqlite3.Row
+    connection.row_factory, connection.text_factory = sqlite3.Row, _text
     try:
         with translating():
             for setting in (

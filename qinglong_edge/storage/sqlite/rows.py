@@ -1,5 +1,6 @@
 """Rows to values and back; what does not fit is damage, and stays closed (W9)."""
 
+import re
 import sqlite3
 
 from qinglong_edge.domain.action import ActionBinding, Risk
@@ -24,9 +25,13 @@ from qinglong_edge.storage.sqlite.transaction import Value
 
 Columns = dict[str, Value]
 
+_NOT_TEXT = re.compile("[\ud800-\udfff]")  # what a byte that is no UTF-8 was read as
+
 
 def record_from_row(row: sqlite3.Row) -> Record:
     """Return one action; raises `DamagedError` (`row_damaged`, with its key) where it cannot be."""
+    if any(type(value) is str and _NOT_TEXT.search(value) for value in row):
+        raise _damaged(row)
     try:
         approval = _approval(row)
         progress = None if row["status"] is None else Progress(_execution(row), _control(row))
